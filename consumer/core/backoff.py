@@ -1,0 +1,39 @@
+"""How long to wait before the next attempt: exponential with full jitter.
+
+Full jitter draws uniformly below the exponential ceiling, which spreads a herd best
+(https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+"""
+
+from datetime import timedelta
+
+_MAX_EXPONENT = 62  # base is at least a microsecond: 2**62 of them is beyond any cap
+
+
+def ceiling(attempt: int, base: timedelta, cap: timedelta) -> timedelta:
+    """The longest wait after failed attempt number `attempt` (the first is 1).
+
+    It is `base * 2**(attempt - 1)`, clamped to `cap` before it can overflow; attempts below 1
+    count as 1.
+    """
+    exponent = min(max(attempt, 1) - 1, _MAX_EXPONENT)
+    if base <= timedelta(0) or base >= cap:
+        return max(timedelta(0), min(base, cap))
+    factor: int = 2**exponent
+    return cap if cap // base < factor else min(cap, base * factor)
+
+
+def full_jitter(
+    attempt: int, base: timedelta, cap: timedelta, jitter: float,
+    at_least: timedelta = timedelta(0),
+) -> timedelta:
+    """A wait in `[at_least, at_least + ceiling]`.
+
+    Args:
+        attempt: Number of the attempt that failed, from 1.
+        base: Ceiling after the first failure.
+        cap: Highest ceiling.
+        jitter: Uniform in [0, 1).
+        at_least: What the other side asked for (`Retry-After`): a minimum, jitter only adds.
+    """
+    wait: timedelta = ceiling(attempt, base, cap) * jitter
+    return max(at_least, timedelta(0)) + wait
