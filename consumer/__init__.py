@@ -1,0 +1,34 @@
+"""Business commands over RabbitMQ take effect in Postgres exactly once."""
+
+from typing import TYPE_CHECKING, Any
+
+from consumer.app import App, Queue
+from consumer.command import Command
+from consumer.context import Context
+from consumer.errors import ConsumerError, Reject, Retry
+from consumer.handler import Handler, Options
+
+if TYPE_CHECKING:
+    from consumer.store.outbox_sender import Outbox
+
+__all__ = [
+    "App",
+    "Command",
+    "ConsumerError",
+    "Context",
+    "Handler",
+    "Options",
+    "Outbox",
+    "Queue",
+    "Reject",
+    "Retry",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # SQLAlchemy takes longer to import than everything else here, and only Outbox needs it.
+    if name == "Outbox":
+        from consumer.store.outbox_sender import Outbox  # noqa: PLC0415
+
+        return Outbox
+    raise AttributeError(f"module 'consumer' has no attribute {name!r}")
