@@ -1,0 +1,217 @@
+"""Puts a worker process together: the only place that opens things, in one exit stack."""
+
+import asyncio
+import importlib.metadata
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import structlog
+
+from consumer.app import App, Queue
+from consumer.broker.connection import ConnectionOptions
+from consumer.broker.consume import RabbitBroker
+from consumer.broker.publish import PublishLimits, RabbitPublisher
+from consumer.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
+from consumer.exit_codes import ExitCode
+from consumer.preflight import check_database, check_topology
+from consumer.relay.outbox import Dispatcher, Relay
+from consumer.relay.send import RowSender
+from consumer.settings import Settings
+from consumer.store import workers
+from consumer.store.engine import create_engine
+from consumer.store.outbox_store import PostgresOutbox
+from consumer.store.sql import Schema
+from consumer.store.statements import Statements
+from consumer.store.transactions import PostgresStore
+from consumer.worker.clock import SystemClock
+from consumer.worker.executor import Executor
+from consumer.worker.health import Health
+from consumer.worker.intake import Intake
+from consumer.worker.link import ChildLink
+from consumer.worker.process import Processor
+from consumer.worker.queues import QueueConsumer
+from consumer.worker.requests import RequestReader
+from consumer.worker.runtime import Heartbeat, Worker
+from consumer.worker.settle import Settler
+from consumer.worker.shutdown import Stop, drain
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+log = structlog.get_logger("consumer.worker")
+
+_START_TIMEOUT_SECONDS = 30.0
+_SPARE_CONNECTIONS = 2  # the outbox's and the heartbeat's, besides one per executor
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the queues of a process share."""
+
+    app: App
+    settings: Settings
+    engine: "AsyncEngine"
+    broker: RabbitBroker
+    reader: RequestReader
+    settler: Settler
+    clock: SystemClock
+    resources: Any
+
+
+async def run_worker(
+    app: App, settings: Settings, *, queues: Sequence[str] | None = None,
+    link: ChildLink | None = None,
+) -> ExitCode:
+    """Consume the app's queues until a signal, then drain.
+
+    SIGTERM or SIGINT drains: nothing new begins, what has begun is finished within
+    `settings.grace`, the rest goes back. A second signal cuts the grace short.
+
+    Args:
+        queues: Only these queues of the app; None is all.
+        link: To the supervisor, if there is one; its end drains too.
+
+    Raises:
+        ConfigurationError, SchemaError, TopologyError: Starting again cannot help.
+        StoreUnavailable, BrokerUnavailable: The services could not be reached at the start.
+    """
+    chosen = _chosen(app, queues)
+    stop = Stop(link)
+    async with AsyncExitStack() as stack:
+        stop.listen()
+        health = Health(settings.health_host, settings.health_port)
+        health.start()
+        stack.callback(health.stop)
+        engine = await stack.enter_async_context(_engine(settings, chosen))
+        statements = Statements(engine)
+        stack.push_async_callback(statements.close)
+        await check_database(statements, settings)
+        broker, publisher = await _brokers(stack, app, settings)
+        await check_topology(app, chosen, settings, statements)
+        clock = SystemClock()
+        dispatcher = await _outbox(stack, app, settings, engine, publisher, clock)
+        resources = await stack.enter_async_context(app.lifespan(app))
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        parts = _Parts(app, settings, engine, broker, RequestReader(app, clock, name),
+                       Settler(publisher, dispatcher.dispatch), clock, resources)
+        heartbeat = await _membership(stack, statements, settings)
+        worker = Worker(heartbeat, settings.heartbeat, health, link.beat if link else _nothing)
+        for queue in chosen:
+            worker.add(_consumer(stack, parts, queue, worker.on_fault))
+        stack.push_async_callback(worker.abort)
+        log.info("worker_started", app=app.name, queues=[queue.name for queue in chosen],
+                 version=importlib.metadata.version("idempotent-consumer"))
+        await worker.run(stop.drain)
+        code = await drain(worker, dispatcher.drained, settings.grace, stop)
+        log.info("worker_stopped", code=code.name)
+    return code
+
+
+def _nothing() -> None:
+    pass
+
+
+def _chosen(app: App, names: Sequence[str] | None) -> list[Queue]:
+    for name in names or ():
+        if name not in app.queues:
+            raise ConfigurationError(f"app {app.name!r} has no queue {name!r}",
+                                     remedy=f"it has {', '.join(app.queues) or 'none'}")
+    chosen = [queue for name, queue in app.queues.items() if not names or name in names]
+    if not chosen:
+        raise ConfigurationError(f"app {app.name!r} has no handlers, so there is nothing to do",
+                                 remedy="register handlers with App(handlers=[…])")
+    return chosen
+
+
+@asynccontextmanager
+async def _engine(settings: Settings, queues: Sequence[Queue]) -> AsyncIterator["AsyncEngine"]:
+    size = sum(queue.concurrency for queue in queues) + _SPARE_CONNECTIONS
+    engine = create_engine(settings.database(), pooler=settings.pooler, pool_size=size)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+async def _brokers(stack: AsyncExitStack, app: App, settings: Settings
+                   ) -> tuple[RabbitBroker, RabbitPublisher]:
+    broker = RabbitBroker(settings.amqp_urls, ConnectionOptions(name=f"{app.name}: consuming"))
+    stack.push_async_callback(broker.close)
+    publisher = RabbitPublisher(
+        settings.amqp_urls, ConnectionOptions(name=f"{app.name}: publishing"),
+        PublishLimits(timeout_s=settings.publish_timeout.total_seconds()))
+    stack.push_async_callback(publisher.close)
+    broker.open()
+    publisher.open()
+    try:
+        await broker.wait_connected(_START_TIMEOUT_SECONDS)
+        await publisher.wait_connected(_START_TIMEOUT_SECONDS)
+    except BrokerUnavailable:
+        raise BrokerUnavailable(
+            f"RabbitMQ did not answer within {_START_TIMEOUT_SECONDS:.0f} s",
+            remedy="check CONSUMER_AMQP_URL and that the broker runs") from None
+    return broker, publisher
+
+
+async def _outbox(
+    stack: AsyncExitStack, app: App, settings: Settings, engine: "AsyncEngine",
+    publisher: RabbitPublisher, clock: SystemClock,
+) -> Dispatcher:
+    """Dispatch and relay run until the stack unwinds."""
+    outbox = PostgresOutbox(engine, schema=settings.schema_name)
+    stack.push_async_callback(outbox.close)
+    sender = RowSender(app.prefix, publisher, outbox, clock)
+    dispatcher = Dispatcher(sender)
+    relay = Relay(outbox, sender, settings.relay_interval.total_seconds())
+    for loop in (dispatcher.run(), relay.run()):
+        task = asyncio.create_task(loop)
+        stack.push_async_callback(_ended, task)
+    return dispatcher
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _consumer(stack: AsyncExitStack, parts: _Parts, queue: Queue,
+              on_fault: Callable[[], Awaitable[None]]) -> QueueConsumer:
+    intake = Intake(parts.reader, queue.live_prefetch + queue.replay_prefetch)
+    executors = []
+    for _ in range(queue.concurrency):
+        store = PostgresStore(parts.engine, schema=parts.settings.schema_name)
+        stack.push_async_callback(store.close)
+        processor = Processor(parts.app, store, parts.clock, parts.reader, parts.resources)
+        executors.append(Executor(intake, parts.reader, processor, parts.settler, on_fault))
+    return QueueConsumer(queue, parts.broker, intake, executors)
+
+
+async def _membership(stack: AsyncExitStack, statements: Statements, settings: Settings
+                      ) -> Heartbeat:
+    """Heartbeats of this process, which is struck off the list when the stack unwinds."""
+    schema, me, started = Schema(settings.schema_name), uuid4(), datetime.now(UTC)
+    version = importlib.metadata.version("idempotent-consumer")
+
+    async def beat(load: dict[str, dict[str, int]]) -> frozenset[str]:
+        info = workers.WorkerInfo(
+            me, socket.gethostname(), os.getpid(), started,
+            {name: [workers.QueueUse("live", use["concurrency"], use["in_flight"])]
+             for name, use in load.items()}, version)
+        async with statements.driver() as driver:
+            return frozenset(await workers.heartbeat(driver, schema, info))
+
+    async def leave() -> None:
+        try:
+            async with statements.driver() as driver:
+                await workers.remove(driver, schema, me)
+        except StoreUnavailable as error:
+            log.warning("not_signed_off", error=str(error))
+
+    stack.push_async_callback(leave)
+    return beat

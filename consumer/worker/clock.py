@@ -1,0 +1,21 @@
+"""Time and chance as the machine has them."""
+
+from datetime import UTC, datetime
+from random import SystemRandom
+from uuid import UUID, uuid4
+
+
+class SystemClock:
+    """The machine's clock and randomness."""
+
+    def __init__(self) -> None:
+        self._random = SystemRandom()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def jitter(self) -> float:
+        return self._random.random()
+
+    def token(self) -> UUID:
+        return uuid4()

@@ -1,0 +1,97 @@
+"""One work queue in one process: its two subscriptions, its intake, its executors."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from consumer.app import Queue
+from consumer.errors import BrokerUnavailable, TopologyError
+from consumer.message import Lane
+from consumer.outcome import RequeueReason
+from consumer.ports import Broker, Subscription
+from consumer.worker.executor import Executor
+from consumer.worker.intake import Intake
+
+log = structlog.get_logger("consumer.worker")
+
+
+class QueueConsumer:
+    """Consumes a queue while it should, and gives back what has not begun when it should not.
+
+    Args:
+        executors: They run until `stop`, whether the queue is being consumed or not.
+    """
+
+    def __init__(self, queue: Queue, broker: Broker, intake: Intake, executors: Sequence[Executor]
+                 ) -> None:
+        self.queue, self.intake = queue, intake
+        self._broker, self._executors = broker, executors
+        self._subscriptions: list[Subscription] = []
+        self._switching = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
+        """The executors run. `on_end` hears of each that ends."""
+        for number, executor in enumerate(self._executors):
+            task = asyncio.create_task(executor.run(), name=f"{self.queue.name}/{number}")
+            task.add_done_callback(on_end)
+            self._tasks.append(task)
+
+    @property
+    def consuming(self) -> bool:
+        """Whether both lanes are subscribed."""
+        return bool(self._subscriptions)
+
+    @property
+    def active(self) -> bool:
+        """Whether the broker delivers both lanes now."""
+        return self.consuming and all(sub.active for sub in self._subscriptions)
+
+    async def consume(self) -> None:
+        """Both lanes are subscribed. Idempotent.
+
+        Raises:
+            BrokerUnavailable, TopologyError: Neither is.
+        """
+        async with self._switching:
+            if self._subscriptions:
+                return
+            lanes = ((Lane.LIVE, self.queue.live_prefetch),
+                     (Lane.REPLAY, self.queue.replay_prefetch))
+            try:
+                for lane, prefetch in lanes:
+                    self._subscriptions.append(await self._broker.subscribe(
+                        self.queue.name, lane, prefetch, self.intake.put))
+            except (BrokerUnavailable, TopologyError):
+                await self._cancel()
+                raise
+            log.info("consuming", queue=self.queue.name)
+
+    async def rest(self, why: RequeueReason) -> None:
+        """No lane is subscribed; what has not begun is back at the broker. Idempotent."""
+        async with self._switching:
+            if self._subscriptions:
+                await self._cancel()
+                log.info("consuming_stopped", queue=self.queue.name, why=why)
+            for item in self.intake.clear():
+                await item.settlement.requeue()
+
+    async def _cancel(self) -> None:
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            await subscription.cancel()
+
+    async def stop(self, why: RequeueReason = RequeueReason.DRAIN) -> None:
+        """Nothing new begins; returns when what has begun is settled. Idempotent."""
+        self.intake.close()
+        await self.rest(why)
+        busy = [task for task in self._tasks if not task.done()]
+        if busy:
+            await asyncio.wait(busy)
+
+    async def abort(self) -> None:
+        """What has begun is cancelled and rolled back; the broker will deliver it again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
