@@ -1,0 +1,1 @@
+"""Applications that show how the framework is used."""

@@ -1,0 +1,1 @@
+"""Payments: captures, refunds and receipts, each taking effect once."""

@@ -1,0 +1,1 @@
+"""A demonstration that checks itself: `python -m examples.payments.demo`."""
