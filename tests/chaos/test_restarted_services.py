@@ -8,10 +8,9 @@ import fulfilment
 import pytest
 from harness import Site
 from postbox import post
-from test_killed_workers import everything_happened_once
+from test_killed_workers import everything_happened_once, finish
 from worker_programs import programs
 
-from consumer.exit_codes import ExitCode
 from consumer.store.schema import upgrade
 from consumer.testing.services.choice import Mode
 from consumer.testing.services.containers import containers_lack
@@ -66,7 +65,5 @@ async def test_both_services_restarted_during_work(
             await site.until(lambda: effects(2 * ORDERS), "all are shipped", 90)
             await site.until(site.outbox_empty, "the outbox is empty", 60)
             assert all(program.process.returncode is None for program in fleet)
-            for program in fleet:
-                program.process.terminate()
-            assert [await program.ended() for program in fleet] == [ExitCode.OK] * 2
+            await finish(site, started, fleet)
             await everything_happened_once(site, ORDERS)
