@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from secrets import token_hex
 
 from consumer.testing.services.account import account_for, make_private, write_private
 from consumer.testing.services.binaries import Binaries
@@ -55,9 +56,11 @@ def ensure_database(state: ServicesState) -> None:
 
 
 def _initialise(server: Server, initdb: Path, password: str) -> None:
-    # Under another name first: a data folder that is there is a complete one.
-    part, secret = server.home / "data.part", server.home / "password"
-    shutil.rmtree(part, ignore_errors=True)
+    # Under another name first: a data folder that is there is a complete one. A name of its own,
+    # for the initdb of an `up` that was killed may still be writing.
+    for remains in server.home.glob("data.part*"):
+        shutil.rmtree(remains, ignore_errors=True)
+    part, secret = server.home / f"data.part-{token_hex(4)}", server.home / "password"
     write_private(secret, password, server.account)
     command = [str(initdb), "-D", str(part), "-U", USER, f"--pwfile={secret}"]
     command += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"]
