@@ -1,7 +1,7 @@
 """What a worker checks before it consumes anything: schema, database settings, topology."""
 
-import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -70,8 +70,6 @@ async def check_topology(app: App, queues: Sequence[Queue], settings: Settings,
 async def _missing(urls: Sequence[str], wanted: Topology) -> list[tuple[str, str]]:
     """What the first broker that answers lacks."""
     for url in urls[:-1]:
-        try:
+        with suppress(BrokerUnavailable):
             return await declare.missing(url, wanted)
-        except BrokerUnavailable:
-            await asyncio.sleep(0)
     return await declare.missing(urls[-1], wanted)

@@ -2,7 +2,7 @@
 
 from consumer.claim import FailureRecord
 from consumer.message import SentRow
-from consumer.store.outbox import lock_ordering_keys, row_columns, sent_row
+from consumer.store.outbox import HEAD_START, lock_ordering_keys, row_columns, sent_row
 from consumer.store.sql import Driver, Schema
 from consumer.store.text import note, storable
 
@@ -34,7 +34,7 @@ INSERT INTO {schema}.outbox (exchange, routing_key, body, properties, message_id
                              ordering_key, scheduled, available_at, created_at, due_at,
                              owner_scope, owner_key)
 SELECT $18, $19, $20, $21, $22, $23, $24, coalesce($25::timestamptz > at, false),
-       coalesce($25, at + CASE WHEN $24::text IS NULL THEN '5 s'::interval ELSE '0'::interval END),
+       coalesce($25, at + CASE WHEN $24::text IS NULL THEN $29::interval ELSE '0'::interval END),
        at, coalesce($25, at) + $26::interval, $27, $28
 FROM moment
 RETURNING id, due_at, scheduled
@@ -60,6 +60,6 @@ async def record(driver: Driver, schema: Schema, failure: FailureRecord) -> Sent
         note(failure.error), failure.state.value, request.fingerprint.algorithm,
         request.fingerprint.digest, failure.ticket, failure.replay_item, failure.delay,
         request.lane.value, storable(request.message_id), request.retention,
-        *row_columns(failure.row))
+        *row_columns(failure.row), HEAD_START)
     assert row is not None
     return sent_row(failure.row, row)

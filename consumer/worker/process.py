@@ -82,6 +82,7 @@ class Processor:
         """One transaction, a savepoint per member: only the culprits fail."""
         outcomes: list[Outcome | None] = [None] * len(batch)
         failures: dict[int, tuple[Exception, datetime]] = {}
+        committed = True
         try:
             async with self._store.transaction() as transaction:
                 for index, request in enumerate(batch):
@@ -97,8 +98,8 @@ class Processor:
             return [self._requeue(error)] * len(batch)
         except (CommitFailed, SerializationConflict) as error:
             log.debug("group_rolled_back", size=len(batch), error=describe(error))
-            outcomes = []
-        if not outcomes:
+            committed = False
+        if not committed:
             return [await self._alone(self._reader.again(request)) for request in batch]
         for index, (failure, started) in failures.items():
             if isinstance(failure, SerializationConflict):

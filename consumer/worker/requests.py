@@ -1,7 +1,7 @@
 """From a delivery to a request: decoded, addressed to a handler, validated and identified."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -102,8 +102,7 @@ class RequestReader:
     def again(self, request: Request) -> Request:
         """The same request with a fresh command: a handler may have changed the one it had."""
         command = request.registration.command.model_validate(_payload(request.delivery))
-        return Request(request.delivery, request.registration, command, request.key,
-                       request.fingerprint, request.ticket, request.claim)
+        return replace(request, command=command)
 
     def park(self, request: Request, why: ParkReason) -> Delay:
         """Postpone a request, longer each time."""
