@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Any
 from consumer.app import App, Queue
 from consumer.command import Command
 from consumer.context import Context
+from consumer.core.breaker import Breaker
+from consumer.core.budget import Budget
+from consumer.core.classify import Permanent, Transient
+from consumer.dependency import Dependency
 from consumer.errors import ConsumerError, Reject, Retry
 from consumer.handler import Handler, Options
 
@@ -13,15 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "App",
+    "Breaker",
+    "Budget",
     "Command",
     "ConsumerError",
     "Context",
+    "Dependency",
     "Handler",
     "Options",
     "Outbox",
+    "Permanent",
     "Queue",
     "Reject",
     "Retry",
+    "Transient",
 ]
 
 

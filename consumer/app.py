@@ -9,7 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from consumer.core.budget import Budget
+from consumer.core.classify import Classifier
 from consumer.core.names import check_prefix, check_queue_name, check_queue_names
+from consumer.dependency import Dependency
 from consumer.errors import ConfigurationError, RegistrationError
 from consumer.handler import MAX_GROUP_SIZE, Handler, Registration, registered
 
@@ -21,7 +24,8 @@ class Queue:
     Args:
         name: Its name on the broker.
         concurrency: Transactions at once in a process; each keeps one database connection.
-        prefetch: Deliveries held at once; 0 means enough to fill every group twice.
+        prefetch: Deliveries held at once; 0 means enough to fill every group twice, and two more
+            than transactions where every handler of the queue calls dependencies.
         replay_prefetch: The share of the replay lane.
     """
 
@@ -46,6 +50,17 @@ class Queue:
         return self.prefetch or self.concurrency * MAX_GROUP_SIZE * 2
 
 
+DIRECT_REPLIES = "amq.rabbitmq.reply-to*"
+"""RabbitMQ's direct reply-to: names the broker makes, which only the requester listens to."""
+
+
+def _patterns(patterns: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(patterns, str):
+        raise RegistrationError("reply_patterns is one string, but must be several",
+                                remedy='write reply_patterns=["…"]')
+    return tuple(patterns)
+
+
 @asynccontextmanager
 async def _nothing(app: "App") -> AsyncIterator[None]:
     yield None
@@ -67,21 +82,40 @@ class App:
             parked before it dies, so that old and new versions can run side by side.
         lifespan: An async context manager around the work of a process; what it yields is
             `context.resources`.
+        dependencies: What the handlers call. A name that only a queue has configures what the
+            handlers of that queue have that name no dependency.
+        retry_budget: Of such handlers' retries, one for each queue that no `Dependency` is named
+            after; None does not limit them.
+        classify: Asked what an exception means when a handler does not say; see
+            `Handler.classify`.
+        reply_patterns: Where replies may go: `reply_to` must match one of these, in which `*`
+            stands for any text. Others get none.
 
     Raises:
         RegistrationError: Something is declared wrongly; nothing was consumed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - an application is declared in one place
         self, name: str, *, handlers: Iterable[type[Handler[Any]] | Handler[Any]] = (),
         queues: Iterable[Queue] = (), prefix: str = "consumer",
         deploy_grace: timedelta = timedelta(minutes=10), lifespan: Lifespan = _nothing,
+        dependencies: Iterable[Dependency] = (),
+        retry_budget: Budget | None = Budget(),  # noqa: B008 - it is frozen
+        classify: Classifier | None = None,
+        reply_patterns: Iterable[str] = (DIRECT_REPLIES,),
     ) -> None:
         check_prefix(prefix)
         if deploy_grace < timedelta(0):
             raise RegistrationError("deploy_grace is negative")
         self.deploy_grace = deploy_grace
         self.name, self.prefix, self.lifespan = name, prefix, lifespan
+        self.retry_budget, self.classify = retry_budget, classify
+        self.reply_patterns = _patterns(reply_patterns)
+        self.dependencies: dict[str, Dependency] = {}
+        for dependency in dependencies:
+            if dependency.name in self.dependencies:
+                raise RegistrationError(f"dependency {dependency.name!r} is declared twice")
+            self.dependencies[dependency.name] = dependency
         self.queues: dict[str, Queue] = {}
         queues = list(queues)
         check_queue_names(prefix, [queue.name for queue in queues])
@@ -109,11 +143,32 @@ class App:
         if any(other.scope == entry.scope for other in self._handlers.values()):
             raise RegistrationError(f"two handlers are named {entry.scope!r}",
                                     remedy="names are scopes of keys and must differ")
+        for name in entry.dependencies:
+            if name not in self.dependencies:
+                raise RegistrationError(
+                    f"handler {entry.scope!r} calls {name!r}, which is not declared",
+                    remedy=f"declare it: App(dependencies=[Dependency({name!r}, …)])")
         if entry.queue not in self.queues:
             check_queue_names(self.prefix, [entry.queue])
             self.queues[entry.queue] = Queue(entry.queue)
         self._handlers[slot] = entry
         return handler
+
+    def prefetch(self, queue: str) -> tuple[int, int]:
+        """Deliveries of a queue held at once in a process, of the live and of the replay lane."""
+        options = self.queues[queue]
+        own = [entry for entry in self.registrations if entry.queue == queue]
+        if own and not options.prefetch and all(entry.dependencies for entry in own):
+            return options.concurrency + 2, min(options.replay_prefetch, options.concurrency + 2)
+        return options.live_prefetch, options.replay_prefetch
+
+    def dependencies_of(self, entry: Registration) -> tuple[Dependency, ...]:
+        """What a handler calls; for one that names nothing, the one named after its queue."""
+        if entry.dependencies:
+            return tuple(self.dependencies[name] for name in entry.dependencies)
+        own = self.dependencies.get(entry.queue)
+        return (Dependency(entry.queue, budget=own.budget if own else self.retry_budget,
+                           breaker=None),)
 
     def handler_for(self, queue: str, command_type: str) -> Registration | None:
         """The handler of that command type on that queue."""

@@ -103,6 +103,7 @@ class FailureRecord:
         delay: Until the next attempt.
         decision: The decision and its reason, for people.
         row: The next copy, or the dead letter.
+        outcome: `failed`, or `not_run` where the command died without another attempt.
     """
 
     request: ClaimRequest
@@ -116,3 +117,4 @@ class FailureRecord:
     decision: str
     replay_item: int | None
     row: OutboxRow
+    outcome: str = "failed"

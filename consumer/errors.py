@@ -13,6 +13,7 @@
     ├── CommitFailed              Postgres refused a COMMIT; nothing of it stands
     ├── TransactionOwned          a handler tried to end the framework's transaction
     ├── HandlerAborted            a handler cancelled itself or called sys.exit
+    ├── DependencyUnavailable     a call was not begun: breaker open, or no slot came free
     ├── UnsendableMessage         a message no broker could carry, refused when it is written
     └── HandlerSignal             raised by handlers, on purpose
         ├── Retry                 try again later
@@ -85,6 +86,22 @@ class TransactionOwned(ConsumerError):
 
 class HandlerAborted(ConsumerError):
     """A handler ended in a cancellation nobody else asked for, or tried to end the process."""
+
+
+class DependencyUnavailable(ConsumerError):
+    """A call was not begun: the dependency's breaker is open, or no slot of it came free in time.
+
+    An attempt that ends with it before it called anything is no attempt: the command is parked.
+
+    Args:
+        dependency: Which one.
+        why: Why, for people.
+        no_slot: It is a slot that was missing.
+    """
+
+    def __init__(self, dependency: str, why: str, *, no_slot: bool = False) -> None:
+        super().__init__(f"{dependency}: {why}")
+        self.dependency, self.no_slot = dependency, no_slot
 
 
 class UnsendableMessage(ConsumerError):

@@ -26,6 +26,9 @@ class ParkReason(StrEnum):
     UNKNOWN_TYPE = "unknown_type"
     INVALID = "invalid"
     DEFECT = "defect"
+    BUDGET = "budget"
+    BREAKER = "breaker"
+    NO_SLOT = "no_slot"
 
 
 class DeadReason(StrEnum):
@@ -41,6 +44,7 @@ class DeadReason(StrEnum):
     REJECTED = "rejected"
     PERMANENT = "permanent"
     ATTEMPTS = "attempts"
+    DEADLINE = "deadline"
 
 
 class RequeueReason(StrEnum):
@@ -58,10 +62,16 @@ class Ack:
     Args:
         why: What became of it.
         rows: Outbox rows committed with it, which this worker publishes at once.
+        attempt: Number of the attempt that ended so; 0 where none was made.
+        dead: Why the command was given up, where it was.
+        reply: What a waiting requester is told.
     """
 
     why: AckReason
     rows: tuple[SentRow, ...] = ()
+    attempt: int = 0
+    dead: DeadReason | None = None
+    reply: Outgoing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,7 @@ class DeadLetter:
     why: DeadReason
     error: str
     letter: Outgoing
+    reply: Outgoing | None = None
 
 
 @dataclass(frozen=True, slots=True)

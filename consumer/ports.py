@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from consumer.claim import Claim, ClaimRequest, Completion, FailureRecord, Meeting
+from consumer.core.budget import Wish
+from consumer.core.slots import SlotWish
 from consumer.message import Delivery, Lane, OutboxRow, Outgoing, SentRow
 
 
@@ -106,6 +108,29 @@ class OutboxStore(Protocol):
         """Count a try; come due again after `retry_in`, or park where it is None."""
 
 
+class BudgetStore(Protocol):
+    """The fleet's retry budgets. Raises StoreUnavailable when Postgres fails."""
+
+    async def exchange(self, wishes: Sequence[Wish]) -> list[int]:
+        """Credits are paid in and retries granted, in one go; how many are granted, per wish.
+
+        What was granted is paid for: a process that dies with it has lost it.
+        """
+
+
+class SlotStore(Protocol):
+    """The shares of the fleet's slots. Raises StoreUnavailable when Postgres fails."""
+
+    async def renew(self, worker: UUID, wishes: Sequence[SlotWish]) -> list[int]:
+        """The worker's shares from now on, each held for its lease; per wish.
+
+        All shares of a dependency together never exceed its limit.
+        """
+
+    async def leave(self, worker: UUID) -> None:
+        """The worker holds no share any more. Nothing of it may be in flight. Idempotent."""
+
+
 class Settlement(Protocol):
     """Ends one delivery, on the channel that delivered it."""
 
@@ -150,6 +175,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Wall clock, aware, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, from some unknown hour."""
 
     def jitter(self) -> float:
         """Uniform in [0, 1)."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import assert_never
 from uuid import UUID
 
@@ -20,10 +21,14 @@ class Run:
     Args:
         attempt: Number of the attempt, from 1.
         retry: The claim stands already and turns done by an update.
+        costs: It is a retry that the budget must pay for; a replay's first run is not.
+        takeover: It takes the place of a copy that stayed away too long.
     """
 
     attempt: int
     retry: bool
+    costs: bool = False
+    takeover: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +53,32 @@ class Refuse:
     detail: str
 
 
-Admission = Run | Drop | Park | Refuse
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Never: its deadline has come, and it owns the claim, which dies with it."""
 
 
-def admit(meeting: Meeting, *, same: bool, ticket: UUID | None, lane: Lane) -> Admission:
+Admission = Run | Drop | Park | Refuse | Expire
+
+
+class Barrier(StrEnum):
+    """What stands before a run, if everything else allows it."""
+
+    DEADLINE = "deadline"
+    BREAKER = "breaker"
+    NO_SLOT = "no_slot"
+
+
+def admit(meeting: Meeting, *, same: bool, ticket: UUID | None, lane: Lane,
+          barrier: Barrier | None = None, too_old: bool = False) -> Admission:
     """What becomes of a delivery, by what its claim request met.
 
     Args:
         same: The standing claim, if there is one, is of a payload that means the same.
         ticket: The ticket the delivery carries, if any.
         lane: The lane it came in.
+        barrier: What stands before a run. The claim was then requested without creating it.
+        too_old: It is older than the retention of keys, so a missing claim says nothing.
     """
     if not meeting.locked:
         return Park(ParkReason.CLAIMED_ELSEWHERE)
@@ -67,10 +88,17 @@ def admit(meeting: Meeting, *, same: bool, ticket: UUID | None, lane: Lane) -> A
     if claim is None:
         if lane is Lane.REPLAY:
             return Refuse(DeadReason.NO_REPLAY_ITEM, "no replay asked for this message")
-        return Refuse(DeadReason.KEY_EXPIRED, "older than the retention of keys")
+        if barrier is None or too_old:
+            return Refuse(DeadReason.KEY_EXPIRED, "older than the retention of keys")
+        if barrier is Barrier.DEADLINE:
+            return Refuse(DeadReason.DEADLINE, "its deadline passed before it could begin")
+        return Park(ParkReason(barrier))
     if not same:
         return Refuse(DeadReason.KEY_CONFLICT, "the key was used with another payload")
-    return _meet(claim, ticket, lane)
+    admission = _meet(claim, ticket, lane)
+    if barrier is None or not isinstance(admission, Run):
+        return admission
+    return Expire() if barrier is Barrier.DEADLINE else Park(ParkReason(barrier))
 
 
 def _meet(claim: Claim, ticket: UUID | None, lane: Lane) -> Admission:
@@ -81,8 +109,9 @@ def _meet(claim: Claim, ticket: UUID | None, lane: Lane) -> Admission:
         case ClaimState.RETRYING:
             overdue = claim.overdue_seconds
             late = overdue is not None and overdue > TAKEOVER_GRACE.total_seconds()
-            if late or (ticket is not None and ticket == claim.ticket):
-                return Run(attempt=claim.attempts + 1, retry=True)
+            own = ticket is not None and ticket == claim.ticket
+            if late or own:
+                return Run(claim.attempts + 1, retry=True, costs=True, takeover=not own)
             return Drop(AckReason.SUPERSEDED)
         case ClaimState.DEAD:
             if lane is Lane.LIVE:

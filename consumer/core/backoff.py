@@ -2,6 +2,9 @@
 
 Full jitter draws uniformly below the exponential ceiling, which spreads a herd best
 (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+
+Nothing here raises, so that an error path cannot fail in its arithmetic: what lies outside the
+documented range counts as the nearest value inside.
 """
 
 from datetime import timedelta
@@ -9,13 +12,13 @@ from datetime import timedelta
 _MAX_EXPONENT = 62  # base is at least a microsecond: 2**62 of them is beyond any cap
 
 
-def ceiling(attempt: int, base: timedelta, cap: timedelta) -> timedelta:
+def ceiling(attempt: float, base: timedelta, cap: timedelta) -> timedelta:
     """The longest wait after failed attempt number `attempt` (the first is 1).
 
-    It is `base * 2**(attempt - 1)`, clamped to `cap` before it can overflow; attempts below 1
-    count as 1.
+    It is `base * 2**(attempt - 1)`, clamped to `cap` before it can overflow. Attempts below 1, and
+    NaN, count as 1; a fraction of an attempt does not count.
     """
-    exponent = min(max(attempt, 1) - 1, _MAX_EXPONENT)
+    exponent = int(min(max(1, attempt) - 1, _MAX_EXPONENT))
     if base <= timedelta(0) or base >= cap:
         return max(timedelta(0), min(base, cap))
     factor: int = 2**exponent
@@ -23,10 +26,10 @@ def ceiling(attempt: int, base: timedelta, cap: timedelta) -> timedelta:
 
 
 def full_jitter(
-    attempt: int, base: timedelta, cap: timedelta, jitter: float,
+    attempt: float, base: timedelta, cap: timedelta, jitter: float,
     at_least: timedelta = timedelta(0),
 ) -> timedelta:
-    """A wait in `[at_least, at_least + ceiling]`.
+    """A wait in `[at_least, at_least + ceiling]`, `timedelta.max` at most.
 
     Args:
         attempt: Number of the attempt that failed, from 1.
@@ -35,5 +38,6 @@ def full_jitter(
         jitter: Uniform in [0, 1).
         at_least: What the other side asked for (`Retry-After`): a minimum, jitter only adds.
     """
-    wait: timedelta = ceiling(attempt, base, cap) * jitter
-    return max(at_least, timedelta(0)) + wait
+    least = max(at_least, timedelta(0))
+    wait: timedelta = ceiling(attempt, base, cap) * min(max(0.0, jitter), 1.0)
+    return least + min(wait, timedelta.max - least)

@@ -11,6 +11,7 @@ from hashlib import sha256
 from uuid import UUID
 
 from consumer import message as names
+from consumer.core.deadline import epoch_ms
 from consumer.core.identity import derived_id, has_own_id, routed_by
 from consumer.core.topology import dead_queue, deliver_exchange, replay_queue, route_delay
 from consumer.message import Delivery, Lane, Message, Outgoing, is_carried
@@ -21,7 +22,7 @@ PERSISTENT = 2
 MAX_PROPERTIES_BYTES = 131_072 - 20
 """What one frame of RabbitMQ's default size holds, in which properties and headers must fit."""
 MAX_HEADER_FRAME_BYTES = 131_072 - 1280
-"""The most a message may have that we send or run: its copies carry up to 1,211 bytes of ours."""
+"""The most a message may have that we send or run: its copies carry up to 1,243 bytes of ours."""
 MAX_DIAGNOSTIC_BYTES = 16 * 1024
 _CUT = " […cut]"
 
@@ -96,15 +97,19 @@ def _properties(message: Message, headers: Headers, message_id: str, type_: str 
 
 
 def next_copy(
-    prefix: str, delivery: Delivery, key: str, type_: str, ticket: UUID, replay_item: int | None
+    prefix: str, delivery: Delivery, key: str, type_: str, ticket: UUID, replay_item: int | None,
+    seen: datetime,
 ) -> Outgoing:
     """The one copy that may run next. It returns to the lane of the delivery.
 
     Its exchange and routing key name where it arrives; the delay is added when it is published.
+
+    Args:
+        seen: First sight of the command (`first_seen`), from which its age counts.
     """
     ours: dict[str, HeaderValue] = {
         names.IDEMPOTENCY_KEY: key, names.TICKET: str(ticket),
-        names.ROUTING_KEY: routed_by(delivery),
+        names.ROUTING_KEY: routed_by(delivery), names.FIRST_SEEN_MS: epoch_ms(seen),
     }
     if replay_item is not None:
         ours[names.REPLAY_ITEM] = replay_item
@@ -116,16 +121,18 @@ def next_copy(
 
 
 def parked_copy(
-    prefix: str, delivery: Delivery, key: str | None, delay: timedelta, since: datetime
+    prefix: str, delivery: Delivery, key: str | None, delay: timedelta, since: datetime,
+    seen: datetime,
 ) -> Outgoing:
-    """A copy that changes nothing but the hour: same ticket, same replay item.
+    """A copy that changes nothing but the hour: same ticket, same replay item, same deadline.
 
     Args:
         since: When it was first parked without a claim; it dies when `deploy_grace` is over.
+        seen: First sight of the command (`first_seen`), from which its age counts.
     """
     sent, message_id = delivery.message.properties, logical_id(delivery, key)
     ours: dict[str, HeaderValue] = {
-        names.PARKED_SINCE_MS: int(since.timestamp() * 1000),
+        names.FIRST_SEEN_MS: epoch_ms(seen), names.PARKED_SINCE_MS: epoch_ms(since),
         names.PARKS: parks(delivery.message) + 1, names.ROUTING_KEY: routed_by(delivery),
     }
     if not sent.message_id or has_own_id(delivery.message):

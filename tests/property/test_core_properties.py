@@ -136,7 +136,7 @@ def test_decide_is_total_and_deterministic(
     kind: FailureKind, retry_after: timedelta, attempts: int, most: int, base: timedelta,
     cap: timedelta, jitter: float, reason: DeadReason,
 ) -> None:
-    failure = Failure(kind, "why", retry_after, reason)
+    failure = Failure(kind, "why", retry_after, dead_reason=reason)
     policy = RetryPolicy(most, base, cap)
     decision = decide(failure, attempts, policy, jitter)
     assert decision == decide(failure, attempts, policy, jitter)
@@ -222,9 +222,9 @@ def test_copies_carry_headers_byte_for_byte_and_none_of_the_brokers(
     delivery = _delivery(made, table, body)
     copies = [dead_letter("shop", delivery, None, DEATH), dead_letter("shop", delivery, "k", DEATH)]
     if delivery.message.defect is None:
-        copies += [next_copy("shop", delivery, "k", "t", UUID(int=1), None),
-                   parked_copy("shop", delivery, "k", timedelta(seconds=1), NOW),
-                   parked_copy("shop", delivery, None, timedelta(seconds=1), NOW)]
+        copies += [next_copy("shop", delivery, "k", "t", UUID(int=1), None, NOW),
+                   parked_copy("shop", delivery, "k", timedelta(seconds=1), NOW, NOW),
+                   parked_copy("shop", delivery, None, timedelta(seconds=1), NOW, NOW)]
     for copy in copies:
         sent = Properties.from_wire(copy.properties)
         assert copy.body == body
@@ -250,7 +250,7 @@ def test_every_letter_and_copy_fits_one_frame(
     copies = [dead_letter("shop", delivery, "k" * 255, death)]
     if len(delivery.message.raw_properties) <= MAX_HEADER_FRAME_BYTES \
             and delivery.message.defect is None:
-        copies += [next_copy("shop", delivery, "k" * 255, "t" * 255, UUID(int=1), 2**63 - 1),
-                   parked_copy("shop", delivery, "k" * 255, timedelta(seconds=1), NOW)]
+        copies += [next_copy("shop", delivery, "k" * 255, "t" * 255, UUID(int=1), 2**63 - 1, NOW),
+                   parked_copy("shop", delivery, "k" * 255, timedelta(seconds=1), NOW, NOW)]
     for copy in copies:
         assert len(copy.properties) <= MAX_PROPERTIES_BYTES

@@ -1,6 +1,7 @@
 """What a delivery meets: every state of the claim, ticket, lane and payload."""
 
 from itertools import product
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,7 +10,9 @@ from consumer.claim import Claim, ClaimState, Fingerprint, Meeting
 from consumer.core.admit import (
     TAKEOVER_GRACE,
     Admission,
+    Barrier,
     Drop,
+    Expire,
     Park,
     Refuse,
     Run,
@@ -82,7 +85,8 @@ def test_retrying_runs_with_its_ticket_or_when_overdue(
     runs = ticket == OURS or (overdue is not None and overdue > GRACE)
     meeting = Meeting(True, claim=claim(ClaimState.RETRYING, overdue))
     assert admit(meeting, same=True, ticket=ticket, lane=lane) == (
-        Run(attempt=3, retry=True) if runs else Drop(AckReason.SUPERSEDED))
+        Run(3, retry=True, costs=True, takeover=ticket != OURS) if runs
+        else Drop(AckReason.SUPERSEDED))
 
 
 def test_no_ticket_is_no_match_for_no_ticket() -> None:
@@ -134,3 +138,31 @@ def test_a_failure_counts_while_this_life_of_the_command_goes_on(
         state is ClaimState.RETRYING
         or (state is ClaimState.DEAD and lane is Lane.REPLAY and replay_open))
     assert counts(claim(state, replay_open=replay_open), same=same, lane=lane) is wanted
+
+
+@pytest.mark.parametrize("barrier", Barrier)
+def test_a_barrier_stands_only_before_what_would_run(barrier: Barrier) -> None:
+    def met(claim: Claim | None, **more: Any) -> Admission:
+        return admit(Meeting(True, claim=claim), ticket=OURS, lane=Lane.LIVE, barrier=barrier,
+                     **{"same": True, **more})
+
+    assert met(claim(ClaimState.DONE)) == Drop(AckReason.DUPLICATE)
+    assert met(claim(ClaimState.DEAD)) == Drop(AckReason.DEAD)
+    assert met(claim(ClaimState.RUNNING)) == Park(ParkReason.CLAIMED_ELSEWHERE)
+    assert refused(met(claim(ClaimState.DONE), same=False)) is DeadReason.KEY_CONFLICT
+    assert refused(met(None, too_old=True)) is DeadReason.KEY_EXPIRED
+
+
+def test_a_passed_deadline_kills_what_would_run() -> None:
+    new = admit(Meeting(True), same=False, ticket=None, lane=Lane.LIVE, barrier=Barrier.DEADLINE)
+    assert refused(new) is DeadReason.DEADLINE
+    waiting = Meeting(True, claim=claim(ClaimState.RETRYING))
+    assert admit(waiting, same=True, ticket=OURS, lane=Lane.LIVE,
+                 barrier=Barrier.DEADLINE) == Expire()
+
+
+@pytest.mark.parametrize("barrier", [Barrier.BREAKER, Barrier.NO_SLOT])
+def test_a_closed_door_parks_what_would_run(barrier: Barrier) -> None:
+    for meeting in (Meeting(True), Meeting(True, claim=claim(ClaimState.RETRYING))):
+        assert admit(meeting, same=True, ticket=OURS, lane=Lane.LIVE,
+                     barrier=barrier) == Park(ParkReason(barrier))

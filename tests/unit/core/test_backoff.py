@@ -24,6 +24,15 @@ def test_the_ceiling_doubles_up_to_the_cap(attempt: int, seconds: int) -> None:
     assert ceiling(attempt, SECOND, CAP) == timedelta(seconds=seconds)
 
 
+@pytest.mark.parametrize(("attempt", "seconds"), [
+    (2.5, 2), (2.999, 2), (0.5, 1), (-1.5, 1), (11.0, 300), (1e308, 300), (float("inf"), 300),
+    (float("-inf"), 1), (float("nan"), 1)])
+def test_an_attempt_that_is_no_whole_number_does_not_break_it(
+    attempt: float, seconds: int
+) -> None:
+    assert ceiling(attempt, SECOND, CAP) == timedelta(seconds=seconds)
+
+
 @pytest.mark.parametrize(("attempt", "milliseconds"), [
     (1, 100), (2, 200), (3, 400), (4, 800), (5, 1600), (6, 2000), (7, 2000)])
 def test_ceilings_of_a_base_of_100_ms(attempt: int, milliseconds: int) -> None:
@@ -84,6 +93,20 @@ def test_what_the_other_side_asked_for_is_a_minimum(asked: int, least: int, jitt
     assert wait == timedelta(seconds=least) + 4 * SECOND * jitter
 
 
+@pytest.mark.parametrize(("jitter", "counts_as"), [
+    (-0.5, 0), (1.5, 1), (float("inf"), 1), (float("-inf"), 0), (float("nan"), 0)])
+def test_chance_outside_of_its_range_counts_as_the_nearest_inside(
+    jitter: float, counts_as: int
+) -> None:
+    assert full_jitter(3, SECOND, CAP, jitter) == 4 * SECOND * counts_as
+
+
+def test_the_longest_wait_there_is_does_not_overflow() -> None:
+    assert full_jitter(1, timedelta.max, timedelta.max, 0.5, timedelta.max) == timedelta.max
+
+
+# Of the defaults: four waits of five minutes and an hour, five attempts of 30 s.
+LONGEST_WAY_BACK = timedelta(hours=4, minutes=22, seconds=30)
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("backoff_cap", {"backoff_base": SECOND, "backoff_cap": timedelta(milliseconds=999)}),
     ("backoff_cap", {"backoff_cap": timedelta(days=11 * 365), "retention": timedelta(days=36_000)}),
@@ -91,6 +114,16 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("backoff_base", {"backoff_base": timedelta(microseconds=-1)}),
     ("backoff_base", {"backoff_base": 1}),
     ("backoff_cap", {"backoff_cap": 300.0}),
+    ("retry_after_cap", {"retry_after_cap": timedelta(microseconds=-1)}),
+    ("retry_after_cap", {"retry_after_cap": timedelta(days=10, microseconds=1)}),
+    ("retry_after_cap", {"retry_after_cap": 3600}),
+    ("min_attempt", {"min_attempt": timedelta(microseconds=-1)}),
+    ("min_attempt", {"min_attempt": timedelta(seconds=30, microseconds=1)}),
+    ("min_attempt", {"min_attempt": 1.0}),
+    ("max_age", {"max_age": timedelta(0)}),
+    ("max_age", {"max_age": timedelta(seconds=1), "min_attempt": timedelta(seconds=2)}),
+    ("max_age", {"max_age": 60}),
+    ("unknown_errors", {"unknown_errors": "ignore"}),
     ("attempt_timeout", {"attempt_timeout": timedelta(0)}),
     ("attempt_timeout", {"attempt_timeout": timedelta(seconds=-1)}),
     ("attempt_timeout", {"attempt_timeout": 30}),
@@ -104,7 +137,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("group_size", {"group_size": 0}),
     ("group_size", {"group_size": 51}),
     ("group_size", {"group_size": "all"}),
-    ("retention", {"retention": timedelta(minutes=25)}),
+    ("retention", {"retention": LONGEST_WAY_BACK}),
     ("retention", {"retention": timedelta(days=-1)}),
     ("retention", {"retention": timedelta.max}),
     ("retention", {"retention": 30}),
@@ -121,7 +154,9 @@ def test_nonsense_is_refused_by_the_name_of_the_option(name: str, options: dict[
 @pytest.mark.parametrize("options", [
     {}, {"max_attempts": 1}, {"backoff_base": timedelta(0), "backoff_cap": timedelta(0)},
     {"backoff_base": timedelta(seconds=0.0004)}, {"backoff_cap": timedelta(days=5)},
-    {"group_size": 1}, {"retention": timedelta(minutes=25, microseconds=1)},
+    {"min_attempt": timedelta(seconds=30)}, {"retry_after_cap": timedelta(0)},
+    {"max_age": timedelta.resolution}, {"unknown_errors": "dead"},
+    {"group_size": 1}, {"retention": LONGEST_WAY_BACK + timedelta.resolution},
     {"retention": timedelta(days=36_525)}])
 def test_options_at_their_limits_are_accepted(options: dict[str, Any]) -> None:
     if "backoff_cap" in options and options["backoff_cap"] > timedelta(days=1):

@@ -136,6 +136,72 @@ def test_a_scheduled_message_is_dated_when_it_is_due() -> None:
     assert Properties.from_wire(row.message.properties).timestamp == int(at.timestamp())
 
 
+# --- deadlines ------------------------------------------------------------------------------------
+
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def deadline_headers(outgoing: Outgoing) -> dict[str, Any]:
+    decoded = Properties.from_wire(outgoing.properties).headers.decoded()
+    return {name: value for name, value in decoded.items() if name.startswith("x-")}
+
+
+def test_a_deadline_is_sent_as_a_time_and_as_what_is_left_of_it() -> None:
+    found = deadline_headers(send(dated=AT, deadline=AT + timedelta(milliseconds=1500)))
+    assert found == {"x-deadline-ms": 1_893_456_001_500, "x-timeout-ms": 1500}
+
+
+def test_a_deadline_in_the_past_leaves_nothing() -> None:
+    found = deadline_headers(send(deadline=datetime(2020, 1, 1, tzinfo=UTC)))
+    assert found == {"x-deadline-ms": 1_577_836_800_000, "x-timeout-ms": 0}
+
+
+def test_what_is_left_counts_from_the_clock_where_no_date_is_given() -> None:
+    before = datetime.now(UTC)
+    deadline = before + timedelta(hours=1)
+    left = deadline_headers(send(deadline=deadline))["x-timeout-ms"]
+    spent = datetime.now(UTC) - before
+    assert 3_600_000 - spent / timedelta(milliseconds=1) - 1 <= left <= 3_600_000
+
+
+def test_without_a_deadline_no_header_of_one_is_sent() -> None:
+    assert deadline_headers(send()) == {}
+
+
+def test_what_is_left_of_a_scheduled_message_counts_from_when_it_is_due() -> None:
+    row = to_row(Order(), prefix="shop", at=AT, deadline=AT + timedelta(seconds=1))
+    assert deadline_headers(row.message)["x-timeout-ms"] == 1000
+
+
+def test_a_message_that_is_not_scheduled_is_dated_when_it_is_written() -> None:
+    row = to_row(Order(), prefix="shop", now=AT, deadline=AT + timedelta(seconds=1))
+    assert deadline_headers(row.message)["x-timeout-ms"] == 1000
+    assert Properties.from_wire(row.message.properties).timestamp == int(AT.timestamp())
+    assert row.available_at is None
+
+
+@pytest.mark.parametrize("late", [timedelta(0), timedelta(microseconds=1), timedelta(days=1)])
+def test_a_message_due_when_it_is_too_late_is_refused(late: timedelta) -> None:
+    with pytest.raises(UnsendableMessage, match="not before the deadline"):
+        to_row(Order(), prefix="shop", at=AT + late, deadline=AT)
+
+
+def test_a_deadline_needs_a_zone() -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - that is the point
+    with pytest.raises(UnsendableMessage, match="deadline= has no time zone"):
+        send(deadline=naive)
+    with pytest.raises(UnsendableMessage, match="deadline= has no time zone"):
+        to_row(Order(), prefix="shop", at=AT, deadline=naive)
+
+
+@pytest.mark.parametrize("name", ["x-deadline-ms", "x-timeout-ms"])
+def test_a_deadline_is_stated_in_one_way_only(name: str) -> None:
+    assert deadline_headers(send(headers={name: 5})) == {name: 5}
+    with pytest.raises(UnsendableMessage, match=name):
+        send(headers={name: 5}, deadline=AT)
+
+
 def test_a_body_is_compact_utf_8() -> None:
     assert send(Order(note="é")).body == json.dumps(
         {"note": "é", "amount": 1.5, "extra": None, "placed_at": None, "byAlias": "x"},

@@ -20,12 +20,14 @@ from consumer.core.copies import (
     parks,
     ticket_of,
 )
+from consumer.core.deadline import deadline_of, epoch_ms, first_seen
 from consumer.core.topology import delay_level, deliver_exchange
 from consumer.message import Delivery, Lane, Message, Outgoing
 from consumer.outcome import DeadReason
 from consumer.wire import Headers, Properties
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SEEN = NOW - timedelta(minutes=5)
 TICKET = UUID("5d1d9f5c-0000-4000-8000-000000000000")
 
 
@@ -58,6 +60,7 @@ SPOOFED: dict[str, Any] = {
     "consumer-ticket": "spoofed", "consumer-replay-item": 7, "consumer-parks": 3,
     "consumer-dead-id": "x", "consumer-dead-reason": "x", "consumer-dead-queue": "other.queue",
     "consumer-anything": True, "consumer-parked-since-ms": 1, "consumer-dead-attempts": 99,
+    "consumer-first-seen-ms": 4_070_908_800_000,
 }
 CARRIED: dict[str, Any] = {
     "x-deadline-ms": 5, "traceparent": "00-1", "X-Death": "not the broker's", "x-deathly": 1,
@@ -78,9 +81,9 @@ def death(error: str = "broken", **more: Any) -> Death:
 
 def all_copies(of: Delivery) -> list[Outgoing]:
     return [
-        next_copy("shop", of, "key", "orders.x", TICKET, None),
-        parked_copy("shop", of, "key", timedelta(seconds=1), NOW),
-        parked_copy("shop", of, None, timedelta(seconds=1), NOW),
+        next_copy("shop", of, "key", "orders.x", TICKET, None, SEEN),
+        parked_copy("shop", of, "key", timedelta(seconds=1), NOW, SEEN),
+        parked_copy("shop", of, None, timedelta(seconds=1), NOW, SEEN),
         dead_letter("shop", of, "key", death()),
         dead_letter("shop", of, None, death()),
     ]
@@ -117,7 +120,7 @@ def test_headers_do_not_grow_with_the_number_of_copies() -> None:
     travelling = delivery({"a": 1, **BROKERS})
     sizes = set()
     for _ in range(40):
-        copy = next_copy("shop", travelling, "key", "orders.x", TICKET, None)
+        copy = next_copy("shop", travelling, "key", "orders.x", TICKET, None, SEEN)
         sizes.add(len(copy.properties))
         arrived = properties(copy)
         travelling = Delivery(Message(copy.body, arrived.with_headers(
@@ -128,15 +131,16 @@ def test_headers_do_not_grow_with_the_number_of_copies() -> None:
 @pytest.mark.parametrize("lane", Lane)
 def test_spoofed_control_headers_steer_nothing(lane: Lane) -> None:
     of = delivery(SPOOFED, lane=lane)
-    copy = headers(next_copy("shop", of, "key", "orders.x", TICKET, None))
+    copy = headers(next_copy("shop", of, "key", "orders.x", TICKET, None, SEEN))
     assert copy == {"idempotency-key": "key", "consumer-ticket": str(TICKET),
-                    "consumer-routing-key": "orders.x"}
+                    "consumer-routing-key": "orders.x",
+                    "consumer-first-seen-ms": epoch_ms(SEEN)}
     letter = dead_letter("shop", of, "key", death(attempts=2))
     assert letter.routing_key.endswith(".orders.dead")
     assert headers(letter)["consumer-dead-queue"] == "orders"
     assert headers(letter)["consumer-dead-attempts"] == 2
-    assert not {"consumer-replay-item", "consumer-ticket", "consumer-anything"} & set(
-        headers(letter))
+    assert not {"consumer-replay-item", "consumer-ticket", "consumer-anything",
+                "consumer-first-seen-ms"} & set(headers(letter))
 
 
 def test_a_copy_is_built_from_a_fixed_list_of_properties() -> None:
@@ -162,17 +166,17 @@ def test_the_dead_letter_keeps_the_properties_it_does_not_carry() -> None:
 
 
 def test_the_next_copy_names_its_lane_and_its_replay() -> None:
-    copy = next_copy("shop", delivery(lane=Lane.REPLAY), "key", "t", TICKET, 7)
+    copy = next_copy("shop", delivery(lane=Lane.REPLAY), "key", "t", TICKET, 7, SEEN)
     assert (copy.exchange, copy.routing_key) == (deliver_exchange("shop"), "orders.replay")
     assert headers(copy)["consumer-replay-item"] == 7
 
 
 def test_the_parked_copy_goes_through_the_delay_queues_and_counts() -> None:
-    copy = parked_copy("shop", delivery(), "key", timedelta(seconds=1), NOW)
+    copy = parked_copy("shop", delivery(), "key", timedelta(seconds=1), NOW, SEEN)
     assert copy.exchange == delay_level("shop", 3)
     assert headers(copy)["consumer-parks"] == 1
     again = Delivery(Message(copy.body, properties(copy), copy.properties), "orders")
-    copy = parked_copy("shop", again, "key", timedelta(seconds=1), NOW)
+    copy = parked_copy("shop", again, "key", timedelta(seconds=1), NOW, SEEN)
     assert headers(copy)["consumer-parks"] == 2
     assert parked_since(Message(b"", properties(copy)), NOW + timedelta(hours=1)) == NOW
     assert list(headers(copy)) == list(dict.fromkeys(headers(copy)))
@@ -188,7 +192,8 @@ def test_a_control_header_of_any_encoding_survives_a_park_as_it_is(
     name: str, tagged: bytes
 ) -> None:
     """Some values have no encoding of ours: they are copied, not written anew."""
-    copy = parked_copy("shop", delivery(raw=field(name, tagged)), None, timedelta(seconds=1), NOW)
+    of = delivery(raw=field(name, tagged))
+    copy = parked_copy("shop", of, None, timedelta(seconds=1), NOW, SEEN)
     if not (name == "idempotency-key" and tagged == b"V"):
         assert field(name, tagged) in properties(copy).headers.table
 
@@ -212,6 +217,43 @@ def test_a_dead_letters_id_is_of_queue_message_body_replay_and_reason() -> None:
         dead_id("orders", Message(b"{}"), "m", None, DeadReason.PERMANENT),
     }
     assert len(others | {first}) == 6
+
+
+# --- deadlines ------------------------------------------------------------------------------------
+
+
+LATER = NOW + timedelta(hours=1)
+DEADLINES: list[dict[str, Any]] = [
+    {}, {"x-deadline-ms": epoch_ms(NOW) + 30_000}, {"x-timeout-ms": "30000"},
+    {"x-deadline-ms": epoch_ms(NOW) + 600_000, "x-timeout-ms": 30_000}]
+
+
+@pytest.mark.parametrize("sent", DEADLINES)
+@pytest.mark.parametrize("timestamp", [
+    None, int(NOW.timestamp()) - 10, int(NOW.timestamp()) + 600])
+@pytest.mark.parametrize("lane", Lane)
+def test_a_copy_of_a_copy_has_the_deadline_of_its_original(
+    sent: dict[str, Any], timestamp: int | None, lane: Lane
+) -> None:
+    original = delivery(sent, lane=lane, timestamp=timestamp)
+    seen, deadline = (first_seen(original.message, NOW),
+                      deadline_of(original, timedelta(hours=2), NOW))
+    parked = properties(parked_copy("shop", original, "key", timedelta(seconds=1), NOW, seen))
+    arrived = Delivery(Message(b"{}", parked), "orders", lane)
+    assert first_seen(arrived.message, LATER) == NOW
+    assert deadline_of(arrived, timedelta(hours=2), LATER) == deadline
+    copy = properties(next_copy("shop", arrived, "key", "t", TICKET, None,
+                                first_seen(arrived.message, LATER)))
+    arrived = Delivery(Message(b"{}", copy), "orders", lane)
+    assert deadline_of(arrived, timedelta(hours=2), LATER + timedelta(hours=9)) == deadline
+    assert copy.headers.decoded().items() >= sent.items()
+
+
+def test_a_dead_letter_tells_no_first_sight_so_that_a_replay_restarts_it() -> None:
+    seen = delivery({"consumer-first-seen-ms": epoch_ms(SEEN), "x-deadline-ms": 5})
+    letter = headers(dead_letter("shop", seen, "key", death()))
+    assert "consumer-first-seen-ms" not in letter
+    assert letter["x-deadline-ms"] == 5
 
 
 # --- sizes (B44) -----------------------------------------------------------------------------
@@ -272,12 +314,13 @@ def test_copies_of_the_largest_message_that_is_run_fit_one_frame(type_: str) -> 
     of = delivery(raw=field("own", b"x" + struct.pack(">I", room) + b"y" * room))
     assert len(of.message.raw_properties) == MAX_HEADER_FRAME_BYTES
     of = Delivery(of.message, "orders", routing_key="r" * 255)
-    copy = next_copy("shop", of, "k" * 255, type_ or "t", TICKET, 2**63 - 1)
+    copy = next_copy("shop", of, "k" * 255, type_ or "t", TICKET, 2**63 - 1, SEEN)
     assert len(copy.properties) <= MAX_PROPERTIES_BYTES
     arrived = Message(copy.body, properties(copy), copy.properties)
     parked = parked_copy("shop", Delivery(arrived, "orders", routing_key="r" * 255), "k" * 255,
-                         timedelta(seconds=1), NOW)
+                         timedelta(seconds=1), NOW, SEEN)
     assert len(parked.properties) <= MAX_PROPERTIES_BYTES
+    assert max(len(copy.properties), len(parked.properties)) - MAX_HEADER_FRAME_BYTES <= 1243
 
 
 # --- control headers, as they are read -----------------------------------------------------------
@@ -303,7 +346,7 @@ def test_what_is_no_ticket_is_none(value: Any) -> None:
 
 
 def test_a_ticket_is_read_back() -> None:
-    copy = next_copy("shop", delivery(), "key", "t", TICKET, None)
+    copy = next_copy("shop", delivery(), "key", "t", TICKET, None, SEEN)
     assert ticket_of(Message(b"", properties(copy))) == TICKET
 
 
