@@ -11,7 +11,7 @@ WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS at),
 noted AS (
     INSERT INTO {schema}.attempt (scope, key, number, worker, started_at, ended_at, outcome,
                                   decision, error)
-    VALUES ($1, $2, $3, $4, $5, $6, 'failed', $7, $8)
+    VALUES ($1, $2, $3, $4, $5, $6, $30, $7, $8)
 ), written AS (
     INSERT INTO {schema}.claim AS c (
         scope, key, state, fingerprint_algorithm, fingerprint, ticket, attempts, replay_item,
@@ -60,6 +60,6 @@ async def record(driver: Driver, schema: Schema, failure: FailureRecord) -> Sent
         note(failure.error), failure.state.value, request.fingerprint.algorithm,
         request.fingerprint.digest, failure.ticket, failure.replay_item, failure.delay,
         request.lane.value, storable(request.message_id), request.retention,
-        *row_columns(failure.row), HEAD_START)
+        *row_columns(failure.row), HEAD_START, failure.outcome)
     assert row is not None
     return sent_row(failure.row, row)

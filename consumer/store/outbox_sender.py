@@ -34,6 +34,7 @@ class Outbox:
     async def send(
         self, command: Command, *, key: str | None = None, at: datetime | None = None,
         ordering_key: str | None = None, headers: Mapping[str, HeaderValue] | None = None,
+        deadline: datetime | None = None,
     ) -> str:
         """Write the command into the outbox, in the session's transaction.
 
@@ -45,6 +46,7 @@ class Outbox:
             at: Not before this time (aware).
             ordering_key: Commands sent under one key are published in the order of commits.
             headers: Further headers.
+            deadline: When it is too late (aware): handlers do not begin it any more.
 
         Returns:
             The message id.
@@ -53,7 +55,7 @@ class Outbox:
             UnsendableMessage: It cannot be a message; nothing was written.
         """
         row = to_row(command, prefix=self._prefix, key=key, at=at, ordering_key=ordering_key,
-                     headers=headers)
+                     headers=headers, deadline=deadline)
         if ordering_key is not None:
             # A statement of its own: the id must be drawn when the lock is held.
             await self._session.execute(select(func.pg_advisory_xact_lock(

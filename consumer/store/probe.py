@@ -1,5 +1,8 @@
 """Is Postgres there, and does it keep what it confirms?"""
 
+from datetime import timedelta
+
+from consumer.core.findings import DatabaseTimeouts
 from consumer.store.sql import Driver, Schema
 
 _SETTINGS = """
@@ -10,10 +13,24 @@ SELECT current_schema() AS default_schema, current_setting('fsync') AS fsync,
        (SELECT count(*) FROM pg_stat_replication) AS standbys
 """
 
+_TIMEOUTS_MS = """
+SELECT (SELECT setting FROM pg_settings WHERE name = 'statement_timeout')::bigint AS statement,
+       (SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout')::bigint
+       AS idle
+"""
+
 
 async def answers(driver: Driver) -> None:
     """Postgres answers a statement. Raises what the driver does where it does not."""
     await driver.fetchval("SELECT 1")
+
+
+async def timeouts(driver: Driver) -> DatabaseTimeouts:
+    """The timeouts that role and database set for connections like this one."""
+    row = await driver.fetchrow(_TIMEOUTS_MS)
+    assert row is not None
+    return DatabaseTimeouts(timedelta(milliseconds=row["statement"]),
+                            timedelta(milliseconds=row["idle"]))
 
 
 async def warnings(driver: Driver, schema: Schema) -> list[str]:

@@ -24,7 +24,7 @@ from consumer.store.engine import create_engine
 from consumer.store.failures import CANNOT_CONNECT, first_line, meaning, sqlstate, unreachable
 from consumer.store.sql import DEFAULT_SCHEMA, UPGRADE_LOCK, Driver, Schema
 
-REVISION = "0001"
+REVISION = "0002"
 """The revision this code was written for."""
 
 _UPGRADE = "run: consumer db upgrade"

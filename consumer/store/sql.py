@@ -23,17 +23,19 @@ MAX_IDENTIFIER_BYTES = 63
 CLAIM_SEED = 7_303_014_001
 ORDERING_SEED = 7_303_014_002
 UPGRADE_LOCK = 7_303_014_003
+SLOT_SEED = 7_303_014_004
 _FRAGMENTS = {
     "{claim_lock}": f"hashtextextended(scope || chr(31) || key, {CLAIM_SEED})",
     "{ordering_lock}": f"hashtextextended(ordering_key, {ORDERING_SEED})",
+    "{slot_lock}": f"hashtextextended(dependency, {SLOT_SEED})",
 }
 
 
 class Schema:
     """A schema by name; renders SQL in which `{schema}` stands for it.
 
-    `{claim_lock}` and `{ordering_lock}` stand for the advisory locks of a scope and key, and of an
-    ordering key.
+    `{claim_lock}`, `{ordering_lock}` and `{slot_lock}` stand for the advisory locks of a scope and
+    key, of an ordering key, and of a dependency's slots.
 
     Raises:
         ConfigurationError: Postgres could not hold the name, or would cut it.

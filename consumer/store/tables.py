@@ -12,6 +12,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    Interval,
     LargeBinary,
     MetaData,
     Table,
@@ -36,7 +37,7 @@ def metadata_for(schema: str = DEFAULT_SCHEMA) -> MetaData:
     """All our tables, in `schema`."""
     metadata = MetaData(schema=Schema(schema).name)
     for add in (_claim, _attempt, _outbox, _worker, _topology, _queue_pause, _audit_log,
-                _schema_info):
+                _schema_info, _retry_budget, _slot_share):
         add(metadata)
     return metadata
 
@@ -129,7 +130,7 @@ def _outbox(metadata: MetaData) -> None:
 
 
 def _worker(metadata: MetaData) -> None:
-    """One live process."""
+    """One live process. `dependencies`: what it sees of those its handlers call."""
     Table(
         "worker", metadata,
         Column("id", Uuid, primary_key=True),
@@ -139,6 +140,7 @@ def _worker(metadata: MetaData) -> None:
         Column("heartbeat_at", TIME, nullable=False),
         Column("queues", JSONB, nullable=False),
         Column("version", Text, nullable=False),
+        Column("dependencies", JSONB, nullable=False, server_default=text("'{}'")),
     )
 
 
@@ -188,4 +190,42 @@ def _schema_info(metadata: MetaData) -> None:
         Column("oldest_code", Text, nullable=False),
         Column("updated_at", TIME, nullable=False),
         CheckConstraint("only_row", name="schema_info_only_row"),
+    )
+
+
+def _retry_budget(metadata: MetaData) -> None:
+    """The account of one dependency, and sums over its life.
+
+    `earned` to `floor_interval` are as the last exchange had them; `cost` says what `credits` are
+    worth. `granted` counts those of the floor too.
+    """
+    Table(
+        "retry_budget", metadata,
+        Column("dependency", EXACT, primary_key=True),
+        Column("credits", BigInteger, nullable=False, server_default=text("0")),
+        Column("floor_at", TIME),
+        Column("originals", BigInteger, nullable=False, server_default=text("0")),
+        Column("granted", BigInteger, nullable=False, server_default=text("0")),
+        Column("granted_by_floor", BigInteger, nullable=False, server_default=text("0")),
+        Column("returned", BigInteger, nullable=False, server_default=text("0")),
+        Column("denied", BigInteger, nullable=False, server_default=text("0")),
+        Column("earned", BigInteger, nullable=False, server_default=text("0")),
+        Column("cost", BigInteger, nullable=False, server_default=text("1")),
+        Column("most_credits", BigInteger, nullable=False, server_default=text("0")),
+        Column("floor_interval", Interval),
+        Column("updated_at", TIME, nullable=False),
+        CheckConstraint("credits >= 0", name="retry_budget_credits"),
+        CheckConstraint("cost >= 1", name="retry_budget_cost"),
+    )
+
+
+def _slot_share(metadata: MetaData) -> None:
+    """The slots of a dependency that one worker may have in use, until its lease ends."""
+    Table(
+        "slot_share", metadata,
+        Column("dependency", EXACT, primary_key=True),
+        Column("worker", Uuid, primary_key=True),
+        Column("held", Integer, nullable=False),
+        Column("lease_until", TIME, nullable=False),
+        CheckConstraint("held >= 0", name="slot_share_held"),
     )

@@ -1,33 +1,30 @@
 """Live workers, and the queues operators have paused. One function per statement."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from consumer.store.sql import Driver, Schema
 from consumer.store.text import note, storable
+from consumer.store.worker_load import (
+    DependencyUse,
+    QueueUse,
+    dependencies_json,
+    dependencies_of,
+    queues_json,
+    queues_of,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class QueueUse:
-    """What a process does with one lane of a queue.
-
-    Args:
-        lane: `live` or `replay`.
-        concurrency: Transactions at once.
-        in_flight: Deliveries it holds now.
-    """
-
-    lane: str
-    concurrency: int
-    in_flight: int
+__all__ = (
+    "DependencyUse", "LiveWorker", "Pause", "QueueUse", "WorkerInfo", "forget_silent", "heartbeat",
+    "live", "pause", "pauses", "remove", "resume",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One process. `queues` by queue name."""
+    """One process. `queues` by queue name, `dependencies` by name."""
 
     id: UUID
     host: str
@@ -35,6 +32,7 @@ class WorkerInfo:
     started_at: datetime
     queues: Mapping[str, Sequence[QueueUse]]
     version: str
+    dependencies: Mapping[str, DependencyUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,12 @@ class Pause:
 
 _HEARTBEAT = """
 WITH beat AS (
-    INSERT INTO {schema}.worker (id, host, pid, started_at, heartbeat_at, queues, version)
-    VALUES ($1, $2, $3, $4, clock_timestamp(), $5::text::jsonb, $6)
+    INSERT INTO {schema}.worker
+        (id, host, pid, started_at, heartbeat_at, queues, version, dependencies)
+    VALUES ($1, $2, $3, $4, clock_timestamp(), $5::text::jsonb, $6, $7::text::jsonb)
     ON CONFLICT (id) DO UPDATE
-    SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues
+    SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues,
+        dependencies = excluded.dependencies
 )
 SELECT queue FROM {schema}.queue_pause
 """
@@ -71,6 +71,7 @@ _FORGET = "DELETE FROM {schema}.worker WHERE heartbeat_at < clock_timestamp() - 
 
 _LIVE = """
 SELECT id, host, pid, started_at, queues::text AS queues, version,
+       dependencies::text AS dependencies,
        extract(epoch FROM clock_timestamp() - heartbeat_at)::float8 AS silent_seconds
 FROM {schema}.worker WHERE heartbeat_at >= clock_timestamp() - $1::interval
 ORDER BY host, pid, id
@@ -103,11 +104,9 @@ async def heartbeat(driver: Driver, schema: Schema, worker: WorkerInfo) -> set[s
 
     One statement. Locks: its own row. Index: primary key.
     """
-    queues = {name: [{"lane": use.lane, "concurrency": use.concurrency, "in_flight": use.in_flight}
-                     for use in uses] for name, uses in worker.queues.items()}
     rows = await driver.fetch(
         schema.sql(_HEARTBEAT), worker.id, storable(worker.host), worker.pid, worker.started_at,
-        json.dumps(queues), worker.version)
+        queues_json(worker.queues), worker.version, dependencies_json(worker.dependencies))
     return {row["queue"] for row in rows}
 
 
@@ -127,8 +126,8 @@ async def live(driver: Driver, schema: Schema, *, within: timedelta) -> list[Liv
     return [
         LiveWorker(
             WorkerInfo(row["id"], row["host"], row["pid"], row["started_at"],
-                       {name: tuple(QueueUse(**use) for use in uses)
-                        for name, uses in json.loads(row["queues"]).items()}, row["version"]),
+                       queues_of(row["queues"]), row["version"],
+                       dependencies_of(row["dependencies"])),
             row["silent_seconds"])
         for row in await driver.fetch(schema.sql(_LIVE), within)
     ]

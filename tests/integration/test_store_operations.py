@@ -9,12 +9,14 @@ from uuid import uuid4
 import pytest
 from store_fixtures import Stores, store, stores  # noqa: F401
 
+from consumer.core.budget import Budget, Wish
 from consumer.errors import ConfigurationError
-from consumer.store import probe, topology, workers
+from consumer.store import budgets, probe, topology, workers
 from consumer.store.connection import transaction
+from consumer.store.dependency_view import BudgetLevel, budget_levels
 from consumer.store.sql import Schema
 from consumer.store.topology import DeclaredObject
-from consumer.store.workers import QueueUse, WorkerInfo
+from consumer.store.workers import DependencyUse, QueueUse, WorkerInfo
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +39,81 @@ async def test_a_worker_is_live_from_its_heartbeat_on(stores: Stores) -> None:
         [seen] = await workers.live(driver, OURS, within=timedelta(minutes=1))
     assert seen.info == replace(one, host="host\\x00-1")
     assert seen.silent_seconds >= 0
+
+
+async def test_what_a_worker_says_of_queues_and_dependencies_is_read_as_it_was(
+    stores: Stores
+) -> None:
+    one = worker(
+        queues={"orders": (QueueUse("live", 2, 0, "no slot of psp"), QueueUse("replay", 2, 1))},
+        dependencies={
+            "o'psp": DependencyUse("open", "12 of 20 calls failed (60 %)", 3.25, 4, 5,
+                                   {"originals": 90, "attempts": 100, "retries_denied": 7}),
+            "日本": DependencyUse("closed", since_seconds=0.0, share=0), "free": DependencyUse()})
+    async with transaction(stores.engine) as driver:
+        await workers.heartbeat(driver, OURS, worker(id=one.id, host="host"))
+        await workers.heartbeat(driver, OURS, replace(one, host="host"))
+        [seen] = await workers.live(driver, OURS, within=timedelta(minutes=1))
+        assert seen.info == replace(one, host="host")
+        await workers.heartbeat(driver, OURS, replace(one, dependencies={}))
+        [seen] = await workers.live(driver, OURS, within=timedelta(minutes=1))
+    assert seen.info.dependencies == {}
+
+
+async def test_reasons_postgres_would_refuse_or_that_are_long_do_not_stop_heartbeats(
+    stores: Stores
+) -> None:
+    odd = "nul \0, surrogate \ud800, " + "é" * 10_000
+    async with transaction(stores.engine) as driver:
+        await workers.heartbeat(driver, OURS, worker(
+            queues={"orders": (QueueUse("live", 1, 0, odd),)},
+            dependencies={"psp": DependencyUse("open", odd)}))
+        [seen] = await workers.live(driver, OURS, within=timedelta(minutes=1))
+    for why in (seen.info.queues["orders"][0].resting, seen.info.dependencies["psp"].why):
+        assert why.startswith("nul \\x00, surrogate \\ud800, é")
+        assert len(why.encode()) <= 500
+
+
+async def test_workers_of_older_and_newer_releases_are_read(stores: Stores) -> None:
+    await stores.run("""
+        INSERT INTO consumer.worker (id, host, pid, started_at, heartbeat_at, queues, version)
+        VALUES (gen_random_uuid(), 'h', 1, now(), now(),
+                '{"q": [{"lane": "live", "concurrency": 2, "in_flight": 1}]}', '0.1.0')""")
+    await stores.run("""
+        INSERT INTO consumer.worker VALUES (gen_random_uuid(), 'h', 2, now(), now(),
+            CAST(:queues AS jsonb), '9.0.0', CAST(:dependencies AS jsonb))""",
+        queues='{"q": [{"lane": "replay", "resting": "why", "later": [1]}, {}]}',
+        dependencies='{"psp": {"breaker": "open", "later": {"a": 1}}, "other": {}}')
+    async with transaction(stores.engine) as driver:
+        older, newer = [w.info for w in await workers.live(
+            driver, OURS, within=timedelta(minutes=1))]
+    assert (older.queues, older.dependencies) == ({"q": (QueueUse("live", 2, 1),)}, {})
+    assert newer.queues == {"q": (QueueUse("replay", 0, 0, "why"), QueueUse("live", 0, 0))}
+    assert newer.dependencies == {"psp": DependencyUse("open"), "other": DependencyUse()}
+
+
+async def test_a_worker_that_consumes_says_nothing_older_commands_could_not_read(
+    stores: Stores
+) -> None:
+    async with transaction(stores.engine) as driver:
+        await workers.heartbeat(driver, OURS, worker())
+    [(queues,)] = await stores.read("SELECT queues FROM consumer.worker")
+    assert queues["orders"][0] == {"lane": "live", "concurrency": 2, "in_flight": 7}
+
+
+async def test_what_is_left_of_budgets_is_told_in_retries(stores: Stores) -> None:
+    budget = Budget(ratio=0.1, capacity=3, floor_per_minute=6)
+    async with transaction(stores.engine) as driver:
+        assert await budget_levels(driver, OURS) == {}
+        await budgets.open_accounts(driver, OURS, ["psp", "new"])
+        await budgets.exchange(driver, OURS, [Wish("psp", budget, originals=29)])
+        await budgets.exchange(driver, OURS, [Wish("psp", budget, wanted=1)])
+        assert await budget_levels(driver, OURS) == {
+            "new": BudgetLevel(0, 0), "psp": BudgetLevel(1, 3, originals=29, granted=1)}
+        await budgets.exchange(driver, OURS, [Wish("psp", budget, wanted=3)])
+        await budgets.exchange(driver, OURS, [Wish("psp", budget, returned=1)])
+        assert (await budget_levels(driver, OURS))["psp"] == BudgetLevel(
+            1, 3, originals=29, granted=3, granted_by_floor=1, returned=1, denied=1)
 
 
 async def test_a_silent_worker_is_not_live_and_can_be_forgotten(stores: Stores) -> None:

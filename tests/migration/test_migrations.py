@@ -184,14 +184,42 @@ async def test_a_worker_refuses_a_schema_it_cannot_work_with(database: Database)
         await database.verify()
     await schema.upgrade(database.url)
     assert await database.verify() == CURRENT
-    with pytest.raises(SchemaError, match=r"at revision 0001, this code needs 0002 .*db upgrade"):
-        await database.verify("0002")
+    with pytest.raises(SchemaError, match=r"at revision 0002, this code needs 0003 .*db upgrade"):
+        await database.verify("0003")
     await database.run("UPDATE consumer.schema_info SET revision = '0007', oldest_code = '0001'")
     assert await database.verify() == SchemaState("0007", "0001")
     assert await schema.upgrade(database.url) == SchemaState("0007", "0001")
     await database.run("UPDATE consumer.schema_info SET oldest_code = '0005'")
-    with pytest.raises(SchemaError, match=r"revision 0007 .* from 0005 on; this code is of 0001"):
+    with pytest.raises(SchemaError, match=r"revision 0007 .* from 0005 on; this code is of 0002"):
         await database.verify()
+
+
+async def test_workers_of_the_first_release_work_on_after_the_upgrade(database: Database) -> None:
+    insert = ("INSERT INTO consumer.worker"
+              " (id, host, pid, started_at, heartbeat_at, queues, version) VALUES"
+              " (gen_random_uuid(), '{}', 1, now(), now(), '{{}}', '0.1')")
+    await schema.upgrade(database.url)
+    await schema.downgrade(database.url, "0001")
+    assert await schema.current(database.url) == SchemaState("0001", "0001")
+    await database.run(insert.format("before"))
+    assert await schema.upgrade(database.url) == CURRENT
+    await database.run(insert.format("after"))
+    assert await database.read("SELECT host, dependencies::text FROM consumer.worker ORDER BY 1") \
+        == [("after", "{}"), ("before", "{}")]
+    assert await database.verify("0001") == CURRENT
+
+
+async def test_an_upgrade_gives_way_to_a_long_reader_and_can_be_run_again(
+    database: Database,
+) -> None:
+    await schema.upgrade(database.url)
+    await schema.downgrade(database.url, "0001")
+    async with database.engine.connect() as reader:
+        await reader.execute(text("SELECT * FROM consumer.worker"))
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            await schema.upgrade(database.url)
+    assert await schema.current(database.url) == SchemaState("0001", "0001")
+    assert await schema.upgrade(database.url) == CURRENT
 
 
 async def test_a_role_without_the_right_gets_one_clear_error(database: Database) -> None:

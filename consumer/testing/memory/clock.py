@@ -14,6 +14,7 @@ class FakeClock:
 
     def __init__(self, seed: int = 0, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now, self._random = start, random.Random(seed)  # noqa: S311 - not for secrets
+        self._passed_s = 0.0
 
     def now(self) -> datetime:
         return self._now
@@ -21,6 +22,10 @@ class FakeClock:
     def advance(self, by: timedelta) -> None:
         """Time passes; a negative value is a clock set back."""
         self._now += by
+        self._passed_s += max(0.0, by.total_seconds())
+
+    def monotonic(self) -> float:
+        return self._passed_s
 
     def jitter(self) -> float:
         return self._random.random()
