@@ -1,7 +1,8 @@
-"""`/live` and `/ready` over HTTP, answered by a thread, so that a hung event loop cannot hide.
+"""Health and metrics over HTTP, answered by a thread, so that a hung event loop cannot hide.
 
-    GET /live    200 while the event loop beats, 503 once it has not for `hang_after`
-    GET /ready   200 while every named condition holds, 503 with the reasons otherwise
+    GET /live      200 while the event loop beats, 503 once it has not for `hang_after`
+    GET /ready     200 while every named condition holds, 503 with the reasons otherwise
+    GET /metrics   200 with the metrics, 404 where there are none
 """
 
 import json
@@ -9,6 +10,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,14 +36,16 @@ class Health:
         port: Port to listen on; 0 takes a free one.
         hang_after: Without a beat for longer than this, the event loop counts as hung.
         clock: Monotonic time in seconds.
+        metrics: Renders the metrics and says their content type; called in threads of its own.
     """
 
     def __init__(
         self, host: str = "127.0.0.1", port: int = 0, *,
         hang_after: timedelta = timedelta(seconds=30),
         clock: Callable[[], float] = time.monotonic,
+        metrics: Callable[[], tuple[bytes, str]] | None = None,
     ) -> None:
-        self._host, self._wanted_port = host, port
+        self._host, self._wanted_port, self._metrics = host, port, metrics
         self._hang_after_s, self._clock = hang_after.total_seconds(), clock
         self._last_beat = clock()
         self._conditions: dict[str, str | None] = {}
@@ -112,24 +116,45 @@ class Health:
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
 
-    def _answer(self, path: str) -> tuple[HTTPStatus, dict[str, Any]]:
+    def _answer(self, path: str) -> "_Answer":
         if path == "/live":
             good, body = self.live()
         elif path == "/ready":
             good, body = self.ready()
+        elif path == "/metrics" and self._metrics is not None:
+            return _rendered(self._metrics)
         else:
-            return HTTPStatus.NOT_FOUND, {"error": "only /live and /ready are here"}
-        return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, body
+            here = "/live and /ready" if self._metrics is None else "/live, /ready and /metrics"
+            return _json(HTTPStatus.NOT_FOUND, {"error": f"only {here} are here"})
+        return _json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, body)
 
 
-Answer = Callable[[str], tuple[HTTPStatus, dict[str, Any]]]
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: HTTPStatus
+    content: bytes
+    content_type: str
+
+
+def _json(status: HTTPStatus, body: dict[str, Any]) -> _Answer:
+    return _Answer(status, json.dumps(body).encode() + b"\n", "application/json")
+
+
+def _rendered(metrics: Callable[[], tuple[bytes, str]]) -> _Answer:
+    """The metrics; a failure is logged, and its details stay in the log."""
+    try:
+        content, content_type = metrics()
+    except Exception:
+        log.exception("metrics_failed")
+        return _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the metrics cannot be rendered"})
+    return _Answer(HTTPStatus.OK, content, content_type)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, answer: Answer) -> None:
+    def __init__(self, host: str, port: int, answer: Callable[[str], _Answer]) -> None:
         self.answer = answer
         if ":" in host:
             self.address_family = AF_INET6
@@ -151,24 +176,23 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer, with a body unless the request is HEAD."""
-        self._respond(*self.server.answer(self.path.partition("?")[0]))
+        self._respond(self.server.answer(self.path.partition("?")[0]))
 
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None
                    ) -> None:
         """What the parser of requests refuses is answered in JSON, too."""
-        self._respond(HTTPStatus(code), {"error": message or HTTPStatus(code).phrase})
+        self._respond(_json(HTTPStatus(code), {"error": message or HTTPStatus(code).phrase}))
 
-    def _respond(self, status: HTTPStatus, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode() + b"\n"
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
+    def _respond(self, answer: _Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.content)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.wfile.write(answer.content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Probes come every few seconds; they are not logged."""

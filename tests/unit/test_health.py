@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import structlog
 
 from consumer.errors import ConfigurationError
+from consumer.telemetry.metrics import Metrics
 from consumer.worker.health import Health
 
 
@@ -102,6 +104,91 @@ def test_anything_else_is_refused_in_json(
     assert found == status
     assert headers["Content-Type"] == "application/json"
     assert body is None or list(body) == ["error"]
+
+
+def scrape(health: Health, method: str = "GET") -> tuple[int, bytes, http.client.HTTPMessage]:
+    connection = http.client.HTTPConnection("127.0.0.1", health.port, timeout=10)
+    try:
+        connection.request(method, "/metrics")
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.headers
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def measured(metrics: Metrics) -> Iterator[Health]:
+    health = Health(metrics=metrics.render)
+    health.start()
+    yield health
+    health.stop()
+
+
+def test_metrics_are_answered_as_they_are_now(measured: Health, metrics: Metrics) -> None:
+    for n in (1, 2):
+        metrics.original("pay")
+        status, body, headers = scrape(measured)
+        assert (status, headers["Content-Type"]) == (200, metrics.render()[1])
+        assert f'consumer_originals_total{{handler="pay"}} {n}.0\n'.encode() in body
+        assert int(headers["Content-Length"]) == len(body)
+
+
+def test_head_of_metrics_has_no_body(measured: Health, metrics: Metrics) -> None:
+    status, body, headers = scrape(measured, "HEAD")
+    assert (status, body, headers["Content-Type"]) == (200, b"", metrics.render()[1])
+    assert int(headers["Content-Length"]) > 0
+
+
+def test_where_there_are_metrics_a_wrong_path_is_told_of_them(measured: Health) -> None:
+    assert ask(measured, "/metric")[:2] == (
+        404, {"error": "only /live, /ready and /metrics are here"})
+    assert ask(measured, "/live")[0] == 200
+
+
+async def test_metrics_are_answered_while_the_event_loop_is_blocked(measured: Health) -> None:
+    """This very coroutine blocks the loop until the answer is there."""
+    assert scrape(measured)[0] == 200
+
+
+def test_metrics_that_fail_are_logged_and_tell_the_client_nothing() -> None:
+    def broken() -> tuple[bytes, str]:
+        raise ValueError("s3cret")
+
+    health = Health(metrics=broken)
+    health.start()
+    try:
+        with structlog.testing.capture_logs() as events:
+            status, body, headers = ask(health, "/metrics")
+            assert ask(health, "/live")[0] == 200
+    finally:
+        health.stop()
+    assert (status, body) == (500, {"error": "the metrics cannot be rendered"})
+    assert headers["Content-Type"] == "application/json"
+    assert [(event["event"], event["log_level"]) for event in events] == [
+        ("metrics_failed", "error")]
+
+
+def test_metrics_are_scraped_while_they_are_recorded(measured: Health, metrics: Metrics) -> None:
+    ended = threading.Event()
+
+    def record() -> None:
+        number = 0
+        while not ended.is_set():
+            metrics.original(f"h{number % 500}")
+            number += 1
+
+    writer = threading.Thread(target=record)
+    writer.start()
+    try:
+        assert {scrape(measured)[0] for _ in range(10)} == {200}
+    finally:
+        ended.set()
+        writer.join()
 
 
 def test_reasons_hold_no_secrets(health: Health) -> None:
