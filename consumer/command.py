@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from consumer import message as names
 from consumer.core.copies import MAX_HEADER_FRAME_BYTES, PERSISTENT
+from consumer.core.deadline import stamps
 from consumer.core.decode import MAX_BODY_BYTES
 from consumer.core.identity import BadKey, as_key
 from consumer.core.names import check_command_type
@@ -94,10 +95,10 @@ def _unsendable_field(value: Any, path: str = "$") -> str:
     return next(filter(None, (_unsendable_field(member, where) for where, member in members)), "")
 
 
-def to_row(
+def to_row(  # noqa: PLR0913 - one for each thing a sender can say
     command: Command, *, prefix: str, key: str | None = None, at: datetime | None = None,
     ordering_key: str | None = None, headers: Mapping[str, HeaderValue] | None = None,
-    message_id: str | None = None,
+    message_id: str | None = None, deadline: datetime | None = None, now: datetime | None = None,
 ) -> OutboxRow:
     """The outbox row that sends `command` to the handlers bound to its type.
 
@@ -108,12 +109,16 @@ def to_row(
         at: Not before this time, which must know its zone.
         ordering_key: Commands sent under one ordering key are published in commit order.
         headers: Further headers. Names beginning with `consumer-` are ours and refused.
+        deadline: When it is too late, which must know its zone: handlers do not begin it any more.
+        now: When it is written; None asks the clock.
 
     Raises:
         UnsendableMessage: It cannot be a message; nothing was written.
     """
-    if at is not None and at.tzinfo is None:
-        raise UnsendableMessage("at= has no time zone", remedy="use an aware datetime")
+    _check_zones(at=at, deadline=deadline)
+    if at is not None and deadline is not None and at >= deadline:
+        raise UnsendableMessage(f"{command.command_type}: at= ({at}) is not before the deadline "
+                                f"({deadline})", remedy="it could only be dead-lettered")
     if at is not None and ordering_key is not None:
         raise UnsendableMessage("at= and ordering_key= exclude each other",
                                 remedy="a scheduled message would hold up its whole key")
@@ -122,20 +127,26 @@ def to_row(
         if isinstance(ordered_by, BadKey):
             raise UnsendableMessage(f"{command.command_type}: {ordered_by.detail}")
     outgoing = to_outgoing(command, prefix=prefix, key=key, headers=headers, message_id=message_id,
-                           dated=at)
+                           dated=at or now, deadline=deadline)
     return OutboxRow(outgoing, command.command_type, ordering_key=ordering_key, available_at=at)
 
 
 def to_outgoing(
     command: Command, *, prefix: str, key: str | None = None,
     headers: Mapping[str, HeaderValue] | None = None, message_id: str | None = None,
-    dated: datetime | None = None,
+    dated: datetime | None = None, deadline: datetime | None = None,
 ) -> Outgoing:
     """The message that carries `command`; arguments and errors as for `to_row`.
 
     Args:
-        dated: Its timestamp, from which its age counts; None is now.
+        dated: Its timestamp, from which its age and its time left count; None is now.
+        deadline: Sent as `x-deadline-ms`, and what is left of it as `x-timeout-ms`.
     """
+    _check_zones(deadline=deadline)
+    sent = dated or datetime.now(UTC)
+    extra: dict[str, HeaderValue] = {**(headers or {})}
+    if deadline is not None:
+        extra.update(_deadline_headers(command.command_type, extra, deadline, sent))
     if not command.command_type:
         raise UnsendableMessage(f"{type(command).__name__} has no command type",
                                 remedy='declare it: class X(Command, type="…")')
@@ -145,9 +156,25 @@ def to_outgoing(
         raise UnsendableMessage(f"{command.command_type}: {checked.detail}")
     body = body_of(command)
     return Outgoing(commands_exchange(prefix), command.command_type, body,
-                    _properties(command.command_type, checked, message_id, headers or {},
-                                int(dated.timestamp() if dated else time.time())),
+                    _properties(command.command_type, checked, message_id, extra,
+                                int(sent.timestamp())),
                     message_id)
+
+
+def _check_zones(**moments: datetime | None) -> None:
+    for name, moment in moments.items():
+        if moment is not None and moment.tzinfo is None:
+            raise UnsendableMessage(f"{name}= has no time zone", remedy="use an aware datetime")
+
+
+def _deadline_headers(
+    type_: str, headers: Mapping[str, HeaderValue], deadline: datetime, sent: datetime
+) -> dict[str, int]:
+    told = stamps(deadline, sent)
+    for name in told.keys() & headers.keys():
+        raise UnsendableMessage(f"{type_}: header {name!r} and a deadline exclude each other",
+                                remedy="leave one of them out")
+    return told
 
 
 def _properties(

@@ -1,13 +1,12 @@
 """Puts a worker process together: the only place that opens things, in one exit stack."""
 
 import asyncio
-import importlib.metadata
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,27 +16,34 @@ from consumer.app import App, Queue
 from consumer.broker.connection import ConnectionOptions
 from consumer.broker.consume import RabbitBroker
 from consumer.broker.publish import PublishLimits, RabbitPublisher
-from consumer.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
+from consumer.errors import BrokerUnavailable, ConfigurationError
 from consumer.exit_codes import ExitCode
+from consumer.guards import dependencies, guards, watch
+from consumer.membership import VERSION, Membership
 from consumer.preflight import check_database, check_topology
 from consumer.relay.outbox import Dispatcher, Relay
 from consumer.relay.send import RowSender
 from consumer.settings import Settings
-from consumer.store import workers
+from consumer.store.budgets import PostgresBudgets
 from consumer.store.engine import create_engine
 from consumer.store.outbox_store import PostgresOutbox
+from consumer.store.slots import PostgresSlots
 from consumer.store.sql import Schema
 from consumer.store.statements import Statements
 from consumer.store.transactions import PostgresStore
+from consumer.telemetry.metrics import Metrics
+from consumer.worker.brakes import Brakes
 from consumer.worker.clock import SystemClock
 from consumer.worker.executor import Executor
+from consumer.worker.gate import Gate
 from consumer.worker.health import Health
 from consumer.worker.intake import Intake
 from consumer.worker.link import ChildLink
+from consumer.worker.observer import Observer
 from consumer.worker.process import Processor
 from consumer.worker.queues import QueueConsumer
 from consumer.worker.requests import RequestReader
-from consumer.worker.runtime import Heartbeat, Worker
+from consumer.worker.runtime import Worker
 from consumer.worker.settle import Settler
 from consumer.worker.shutdown import Stop, drain
 
@@ -61,6 +67,9 @@ class _Parts:
     reader: RequestReader
     settler: Settler
     clock: SystemClock
+    metrics: Metrics
+    gate: Gate
+    observer: Observer
     resources: Any
 
 
@@ -85,7 +94,8 @@ async def run_worker(
     stop = Stop(link)
     async with AsyncExitStack() as stack:
         stop.listen()
-        health = Health(settings.health_host, settings.health_port)
+        clock, metrics = SystemClock(), _metrics(app)
+        health = Health(settings.health_host, settings.health_port, metrics=metrics.render)
         health.start()
         stack.callback(health.stop)
         engine = await stack.enter_async_context(_engine(settings, chosen))
@@ -94,19 +104,27 @@ async def run_worker(
         await check_database(statements, settings)
         broker, publisher = await _brokers(stack, app, settings)
         await check_topology(app, chosen, settings, statements)
-        clock = SystemClock()
         dispatcher = await _outbox(stack, app, settings, engine, publisher, clock)
         resources = await stack.enter_async_context(app.lifespan(app))
+        me, schema, changed = uuid4(), Schema(settings.schema_name), asyncio.Event()
+        watching = guards(app, settings, PostgresBudgets(statements, schema),
+                          PostgresSlots(statements, schema), metrics=metrics, clock=clock,
+                          worker=me, changed=changed.set)
+        await watch(stack, watching)
+        gate, brakes = watching.gate, Brakes(changed)
+        membership = Membership(me, statements, schema, gate, metrics, clock)
+        stack.push_async_callback(membership.leave)
+        worker = Worker(membership, settings.heartbeat, health, link.beat if link else _nothing,
+                        brakes, changed)
         name = f"{socket.gethostname()}:{os.getpid()}"
         parts = _Parts(app, settings, engine, broker, RequestReader(app, clock, name),
-                       Settler(publisher, dispatcher.dispatch), clock, resources)
-        heartbeat = await _membership(stack, statements, settings)
-        worker = Worker(heartbeat, settings.heartbeat, health, link.beat if link else _nothing)
+                       Settler(publisher, dispatcher.dispatch), clock, metrics, gate,
+                       Observer(gate, metrics, clock, brakes), resources)
         for queue in chosen:
             worker.add(_consumer(stack, parts, queue, worker.on_fault))
         stack.push_async_callback(worker.abort)
         log.info("worker_started", app=app.name, queues=[queue.name for queue in chosen],
-                 version=importlib.metadata.version("idempotent-consumer"))
+                 version=VERSION)
         await worker.run(stop.drain)
         code = await drain(worker, dispatcher.drained, settings.grace, stop)
         log.info("worker_stopped", code=code.name)
@@ -115,6 +133,11 @@ async def run_worker(
 
 def _nothing() -> None:
     pass
+
+
+def _metrics(app: App) -> Metrics:
+    return Metrics(handlers=[entry.scope for entry in app.registrations], queues=app.queues,
+                   dependencies=[dependency.name for dependency in dependencies(app)])
 
 
 def _chosen(app: App, names: Sequence[str] | None) -> list[Queue]:
@@ -182,36 +205,17 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 def _consumer(stack: AsyncExitStack, parts: _Parts, queue: Queue,
               on_fault: Callable[[], Awaitable[None]]) -> QueueConsumer:
-    intake = Intake(parts.reader, queue.live_prefetch + queue.replay_prefetch)
+    prefetch = parts.app.prefetch(queue.name)
+    intake = Intake(parts.reader, parts.gate, parts.clock, sum(prefetch))
     executors = []
     for _ in range(queue.concurrency):
         store = PostgresStore(parts.engine, schema=parts.settings.schema_name)
         stack.push_async_callback(store.close)
-        processor = Processor(parts.app, store, parts.clock, parts.reader, parts.resources)
-        executors.append(Executor(intake, parts.reader, processor, parts.settler, on_fault))
-    return QueueConsumer(queue, parts.broker, intake, executors)
-
-
-async def _membership(stack: AsyncExitStack, statements: Statements, settings: Settings
-                      ) -> Heartbeat:
-    """Heartbeats of this process, which is struck off the list when the stack unwinds."""
-    schema, me, started = Schema(settings.schema_name), uuid4(), datetime.now(UTC)
-    version = importlib.metadata.version("idempotent-consumer")
-
-    async def beat(load: dict[str, dict[str, int]]) -> frozenset[str]:
-        info = workers.WorkerInfo(
-            me, socket.gethostname(), os.getpid(), started,
-            {name: [workers.QueueUse("live", use["concurrency"], use["in_flight"])]
-             for name, use in load.items()}, version)
-        async with statements.driver() as driver:
-            return frozenset(await workers.heartbeat(driver, schema, info))
-
-    async def leave() -> None:
-        try:
-            async with statements.driver() as driver:
-                await workers.remove(driver, schema, me)
-        except StoreUnavailable as error:
-            log.warning("not_signed_off", error=str(error))
-
-    stack.push_async_callback(leave)
-    return beat
+        processor = Processor(parts.app, store, parts.clock, parts.reader, parts.gate,
+                              parts.metrics, parts.resources)
+        executors.append(Executor(
+            intake, parts.reader, processor, parts.settler, parts.observer, on_fault))
+    return QueueConsumer(
+        queue, parts.broker, intake, executors, prefetch=prefetch,
+        held_back=partial(parts.gate.held_back, queue.name),
+        probing=partial(parts.gate.probing, queue.name))

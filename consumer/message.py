@@ -6,11 +6,15 @@ from enum import StrEnum
 
 from consumer.wire import Properties
 
-# Headers of ours. Only `IDEMPOTENCY_KEY` is for producers; the others are written by this
-# framework on copies and dead letters, and a producer gains nothing by setting them.
+# Headers for producers. A deadline travels on copies as it came.
 IDEMPOTENCY_KEY = "idempotency-key"
+DEADLINE_MS = "x-deadline-ms"  # a time: milliseconds since the epoch
+TIMEOUT_MS = "x-timeout-ms"  # a duration: milliseconds from the publish
+
+# Headers of ours, written on copies and dead letters. A producer gains nothing by setting them.
 TICKET = "consumer-ticket"
 REPLAY_ITEM = "consumer-replay-item"
+FIRST_SEEN_MS = "consumer-first-seen-ms"
 PARKED_SINCE_MS = "consumer-parked-since-ms"
 PARKS = "consumer-parks"
 OWN_ID = "consumer-own-id"

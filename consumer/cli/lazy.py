@@ -19,6 +19,7 @@ COMMANDS = {
     "pause": ("consumer.cli.pauses", "Stop all workers from consuming a queue."),
     "resume": ("consumer.cli.pauses", "Let workers consume a queue again."),
     "topology": ("consumer.cli.topology", "Declare what an app needs at the broker, or compare."),
+    "audit": ("consumer.cli.audit", "Count an app's retries and check its timeouts."),
     "db": ("consumer.cli.db", "Create and upgrade the framework's tables."),
     "services": ("consumer.cli.services",
                  "A real RabbitMQ and Postgres for development and tests."),

@@ -1,17 +1,20 @@
 """The state of queues, workers and outbox at one moment, from broker and database."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from consumer.app import App
 from consumer.broker.depths import Depth, depths
 from consumer.cli.access import at_first_broker, database
+from consumer.cli.dependency_state import DependencyState, dependency_states
 from consumer.cli.known import lease, work_queues
+from consumer.cli.resting import Resting, resting
 from consumer.core.topology import dead_queue, replay_queue, unroutable
 from consumer.settings import Settings
 from consumer.store import backlog, topology, workers
 from consumer.store.backlog import RowStatus, Waiting
+from consumer.store.dependency_view import BudgetLevel, budget_levels
 from consumer.store.sql import Driver, Schema
 from consumer.store.topology import RecordedObject
 from consumer.store.workers import LiveWorker, Pause
@@ -30,6 +33,7 @@ class QueueState:
         consumers: Consumers of the live lane.
         workers: Live processes that consume it.
         paused: Who paused it and why, if somebody did.
+        resting: Why some of its workers do not consume it now.
     """
 
     name: str
@@ -41,6 +45,7 @@ class QueueState:
     consumers: int | None
     workers: int
     paused: Pause | None
+    resting: Sequence[Resting] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Overview:
         workers: Live processes.
         outbox: Rows that wait.
         at: When this was.
+        dependencies: By name.
     """
 
     queues: Sequence[QueueState]
@@ -60,6 +66,7 @@ class Overview:
     workers: Sequence[LiveWorker]
     outbox: Sequence[Waiting]
     at: datetime
+    dependencies: Sequence[DependencyState] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +75,12 @@ class _Stored:
     alive: list[LiveWorker]
     pauses: dict[str, Pause]
     waiting: list[Waiting]
+    budgets: dict[str, BudgetLevel] = field(default_factory=dict)
 
 
 async def overview(settings: Settings, app: App | None) -> Overview:
-    """How things are now. Queues are the app's; without one, those on record or in use.
+    """How things are now. Queues and dependencies are the app's; without one, those on record or
+    in use.
 
     Raises:
         ConfigurationError: Broker or database is not set.
@@ -80,14 +89,22 @@ async def overview(settings: Settings, app: App | None) -> Overview:
     """
     async with database(settings) as (statements, schema), statements.driver() as driver:
         stored = await _read(driver, schema, settings)
-    names, lost = _queues(stored, app), _unroutable(stored, app)
-    asked = [q for name in names for q in (name, replay_queue(name), dead_queue(name))]
-    found = await at_first_broker(settings, lambda url: depths(url, [*asked, *lost]))
+    asked = [q for name in _queues(stored, app)
+             for q in (name, replay_queue(name), dead_queue(name))] + _unroutable(stored, app)
+    found = await at_first_broker(settings, lambda url: depths(url, asked))
+    return _overview(stored, found, app, datetime.now(UTC))
+
+
+def _overview(stored: _Stored, found: Mapping[str, Depth | None], app: App | None, at: datetime
+              ) -> Overview:
+    names = _queues(stored, app)
     routes = app.bindings() if app else _recorded_routes(stored.recorded, names)
     return Overview(
         [_queue(name, found, stored, routes.get(name, ())) for name in names],
-        {name: depth.ready if (depth := found[name]) else None for name in lost},
-        stored.alive, stored.waiting, datetime.now(UTC))
+        {name: depth.ready if (depth := found[name]) else None
+         for name in _unroutable(stored, app)},
+        stored.alive, stored.waiting, at,
+        dependency_states(stored.alive, stored.budgets, _dependencies(app)))
 
 
 async def _read(driver: Driver, schema: Schema, settings: Settings) -> _Stored:
@@ -95,7 +112,8 @@ async def _read(driver: Driver, schema: Schema, settings: Settings) -> _Stored:
         await topology.read(driver, schema),
         await workers.live(driver, schema, within=lease(settings)),
         {pause.queue: pause for pause in await workers.pauses(driver, schema)},
-        await backlog.waiting(driver, schema))
+        await backlog.waiting(driver, schema),
+        await budget_levels(driver, schema))
 
 
 def _queues(stored: _Stored, app: App | None) -> list[str]:
@@ -103,6 +121,13 @@ def _queues(stored: _Stored, app: App | None) -> list[str]:
         return list(app.queues)
     consumed = {name for worker in stored.alive for name in worker.info.queues}
     return sorted({*work_queues(stored.recorded), *consumed, *stored.pauses})
+
+
+def _dependencies(app: App | None) -> set[str] | None:
+    if app is None:
+        return None
+    return {dependency.name for handler in app.registrations
+            for dependency in app.dependencies_of(handler)}
 
 
 def _unroutable(stored: _Stored, app: App | None) -> list[str]:
@@ -136,4 +161,5 @@ def _queue(name: str, found: Mapping[str, Depth | None], stored: _Stored, types:
         sum(use.in_flight for use in uses),
         sum(row.count for row in stored.waiting if (row.status, row.destination) in mine),
         dead.ready if dead else None, live.consumers if live else None,
-        sum(name in worker.info.queues for worker in stored.alive), stored.pauses.get(name))
+        sum(name in worker.info.queues for worker in stored.alive), stored.pauses.get(name),
+        resting(stored.alive, name))

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -12,17 +11,17 @@ from rich.live import Live
 from rich.text import Text
 
 from consumer.app import App, load
+from consumer.cli import dependencies_view, queues_view
 from consumer.cli.failures import warn
-from consumer.cli.overview import Overview, QueueState, overview
-from consumer.cli.tables import cell, console, table
+from consumer.cli.overview import Overview, overview
+from consumer.cli.queues_view import duration
+from consumer.cli.tables import cell, console
 from consumer.errors import InfrastructureError
 from consumer.settings import Settings, read_settings
 from consumer.store.backlog import RowStatus
 from consumer.telemetry import logs
 
 app = typer.Typer()
-
-_COUNTS = ("ready", "in flight", "delayed", "dead", "replay", "consumers", "workers")
 
 
 @app.command()
@@ -35,10 +34,15 @@ def status(
     every: Annotated[float, typer.Option(
         min=0.2, metavar="SECONDS", help="How often, with --watch.")] = 2.0,
 ) -> None:
-    """Show queues, workers and the outbox.
+    """Show queues, dependencies and the outbox.
 
-    in flight and workers come from heartbeats, which are some seconds old. delayed counts retries
-    on their way through the delay ladder and scheduled sends. ? is what the broker does not tell.
+    in flight, workers and all of dependencies come from heartbeats, which are some seconds old.
+    delayed counts retries on their way through the delay ladder and scheduled sends. ? is what the
+    broker does not tell.
+
+    amplification is attempts for each original, 1.00 without retries; it, attempts, originals and
+    denied (retries the budget refused) are of the last 5 minutes. budget is the retries left, of
+    as many as can be saved up. slots is the calls that may be in flight at once. - is none.
     """
     logs.configure("error", "console")
     application, settings = load(path) if path else None, read_settings()
@@ -80,7 +84,7 @@ def as_dict(now: Overview) -> dict[str, Any]:
     """What programs get; unknown counts are null, times are ISO 8601."""
     return {
         "at": now.at.isoformat(),
-        "queues": [_queue_dict(queue) for queue in now.queues],
+        "queues": [queues_view.as_dict(queue) for queue in now.queues],
         "unroutable": dict(now.unroutable),
         "workers": [{"host": w.info.host, "pid": w.info.pid, "version": w.info.version,
                      "queues": sorted(w.info.queues),
@@ -89,43 +93,29 @@ def as_dict(now: Overview) -> dict[str, Any]:
         "outbox": {status.value: {"count": _count(now, status),
                                   "oldest_seconds": _oldest_s(now, status)}
                    for status in RowStatus},
+        "dependencies": [dependencies_view.as_dict(each) for each in now.dependencies],
     }
-
-
-def _queue_dict(queue: QueueState) -> dict[str, Any]:
-    paused = queue.paused and {
-        "by": queue.paused.actor, "reason": queue.paused.reason,
-        "since": queue.paused.paused_at.isoformat()}
-    return {"queue": queue.name, "ready": queue.ready, "in_flight": queue.in_flight,
-            "delayed": queue.delayed, "dead": queue.dead, "replay": queue.replay,
-            "consumers": queue.consumers, "workers": queue.workers, "paused": paused}
 
 
 def rendered(now: Overview) -> RenderableType:
     """What people get."""
     if not now.queues:
         return Text("no queue is known; run consumer topology apply, or name an app with --app")
-    shown = table("queue", *_COUNTS, "paused", numbers=_COUNTS)
-    for queue in now.queues:
-        paused = queue.paused
-        shown.add_row(
-            cell(queue.name), cell(queue.ready), cell(queue.in_flight), cell(queue.delayed),
-            cell(queue.dead, "bold red" if queue.dead else ""), cell(queue.replay),
-            cell(queue.consumers), cell(queue.workers),
-            cell(f"by {paused.actor}, {_age(now.at, paused.paused_at)} ago: {paused.reason}"
-                 if paused else "", "yellow"))
-    lines = [cell(f"outbox: {_outbox_line(now)}",
-                  "bold red" if _count(now, RowStatus.PARKED) else "")]
-    lines += [cell(f"{name}: {count} that no queue takes", "bold red")
+    parts = [queues_view.rendered(now.queues, now.at)]
+    if now.dependencies:
+        parts += ["", dependencies_view.rendered(now.dependencies), ""]
+    parts.append(cell(f"outbox: {_outbox_line(now)}",
+                      "bold red" if _count(now, RowStatus.PARKED) else ""))
+    parts += [cell(f"{name}: {count} that no queue takes", "bold red")
               for name, count in now.unroutable.items() if count]
-    return Group(shown, *lines)
+    return Group(*parts)
 
 
 def _outbox_line(now: Overview) -> str:
     parts = []
     for status in (RowStatus.PENDING, RowStatus.PARKED):
         oldest = _oldest_s(now, status)
-        age = "" if oldest is None else f" (oldest {_duration(oldest)})"
+        age = "" if oldest is None else f" (oldest {duration(oldest)})"
         parts.append(f"{_count(now, status)} {status.value}{age}")
     return ", ".join(parts)
 
@@ -137,14 +127,3 @@ def _count(now: Overview, status: RowStatus) -> int:
 def _oldest_s(now: Overview, status: RowStatus) -> float | None:
     ages = [(now.at - row.oldest_at).total_seconds() for row in now.outbox if row.status is status]
     return round(max(0.0, *ages), 1) if ages else None
-
-
-def _age(now: datetime, then: datetime) -> str:
-    return _duration(max(0.0, (now - then).total_seconds()))
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

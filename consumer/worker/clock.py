@@ -1,5 +1,6 @@
 """Time and chance as the machine has them."""
 
+import time
 from datetime import UTC, datetime
 from random import SystemRandom
 from uuid import UUID, uuid4
@@ -13,6 +14,9 @@ class SystemClock:
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
 
     def jitter(self) -> float:
         return self._random.random()

@@ -16,6 +16,7 @@ from consumer.outcome import (
 )
 from consumer.worker.describe import describe
 from consumer.worker.intake import Intake, Item
+from consumer.worker.observer import Observer
 from consumer.worker.process import Processor
 from consumer.worker.requests import Request, RequestReader
 from consumer.worker.settle import Settler
@@ -35,10 +36,11 @@ class Executor:
 
     def __init__(
         self, intake: Intake, reader: RequestReader, processor: Processor, settler: Settler,
-        on_fault: Callable[[], Awaitable[None]],
+        observer: Observer, on_fault: Callable[[], Awaitable[None]],
     ) -> None:
         self._intake, self._reader = intake, reader
         self._processor, self._settler, self._on_fault = processor, settler, on_fault
+        self._observer = observer
         self._log = log.bind()  # binding is dear, and a success must not pay for it
 
     async def run(self) -> None:
@@ -74,6 +76,7 @@ class Executor:
 
     async def _settle_one(self, item: Item, outcome: Outcome) -> None:
         acked = await self._settler.settle(outcome, item.settlement)
+        self._observer.settled(item, outcome)
         quiet = isinstance(outcome, Ack) and outcome.why in _QUIET
         write = self._log.debug if quiet else self._log.info
         more = {"error": outcome.error} if isinstance(outcome, DeadLetter) else {}

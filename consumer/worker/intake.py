@@ -6,18 +6,24 @@ from dataclasses import dataclass
 
 from consumer.message import Delivery, Lane
 from consumer.outcome import Outcome
-from consumer.ports import Settlement
+from consumer.ports import Clock, Settlement
+from consumer.worker.gate import Gate
 from consumer.worker.requests import Request, RequestReader
 
 _LOOK_AHEAD = 4  # times the size of a group: how far to look for members of one
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Item:
-    """A delivery in hand; read when an executor first looks at it."""
+    """A delivery in hand; read when an executor first looks at it.
+
+    Args:
+        arrived_s: When it came, in monotonic seconds.
+    """
 
     delivery: Delivery
     settlement: Settlement
+    arrived_s: float
     read: Request | Outcome | None = None
 
 
@@ -25,31 +31,39 @@ class Intake:
     """Deliveries of one queue, both lanes, in the order they came.
 
     It holds at most what prefetch lets the broker send: deliveries of channels that are gone are
-    forgotten, for they come again.
+    forgotten, for they come again. What the gate does not let through waits here: a retry until
+    its budget has answered, a call until a slot is free.
     """
 
-    def __init__(self, reader: RequestReader, bound: int) -> None:
-        self._reader, self._bound = reader, bound
+    def __init__(self, reader: RequestReader, gate: Gate, clock: Clock, bound: int) -> None:
+        self._reader, self._gate, self._clock, self._bound = reader, gate, clock, bound
         self._waiting: deque[Item] = deque()
+        self._paying: dict[Item, asyncio.Task[None]] = {}
         self._arrived = asyncio.Event()
+        gate.on_free(self._arrived.set)
         self._running: set[tuple[str, str]] = set()
         self._closed = False
         self.in_flight = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._paying)
 
     def put(self, delivery: Delivery, settlement: Settlement) -> None:
         """A delivery has arrived. Never blocks."""
-        if len(self._waiting) >= self._bound:
-            self._waiting = deque(item for item in self._waiting if item.settlement.live)
-        self._waiting.append(Item(delivery, settlement))
+        if len(self) >= self._bound:
+            self._forget_stale()
+        self._waiting.append(Item(delivery, settlement, self._clock.monotonic()))
         self._arrived.set()
 
     def clear(self) -> list[Item]:
         """Nothing waits any more; returns what did."""
-        items = list(self._waiting)
+        for task in self._paying.values():
+            task.cancel()
+        items = [*self._paying, *self._waiting]
+        self._paying.clear()
         self._waiting.clear()
+        for item in items:
+            self._leave(item)
         return items
 
     def close(self) -> None:
@@ -80,8 +94,28 @@ class Intake:
         for item in batch:
             if isinstance(item.read, Request):
                 self._running.discard(_identity(item.read))
+            self._leave(item)
         if self._waiting:
             self._arrived.set()
+
+    def _leave(self, item: Item) -> None:
+        if isinstance(item.read, Request):
+            self._gate.leave(item.read)
+
+    def _forget_stale(self) -> None:
+        for item in [item for item in self._waiting if not item.settlement.live]:
+            self._waiting.remove(item)
+            self._leave(item)
+
+    def _pay(self, item: Item, request: Request) -> None:
+        """It waits aside until its retry is granted or denied, then it is the next to be taken."""
+        async def pay() -> None:
+            await self._gate.pay_toll(request)
+            del self._paying[item]
+            self._waiting.appendleft(item)
+            self._arrived.set()
+
+        self._paying[item] = asyncio.create_task(pay())
 
     def _select(self, limit: int) -> list[Item]:
         batch: list[Item] = []
@@ -90,6 +124,7 @@ class Intake:
         for _ in range(min(len(self._waiting), limit * _LOOK_AHEAD)):
             item = self._waiting.popleft()
             if not item.settlement.live:
+                self._leave(item)
                 continue
             if item.read is None:
                 item.read = self._reader.read(item.delivery)
@@ -100,13 +135,17 @@ class Intake:
                 batch.append(item)
                 break
             request, here = item.read, (item.read.registration.scope, item.delivery.lane)
-            if (kind is not None and kind != here) or _identity(request) in self._running:
+            if self._gate.has_toll(request):
+                self._pay(item, request)
+                continue
+            if (kind is not None and kind != here) or _identity(request) in self._running \
+                    or not self._gate.enter(request):
                 passed.append(item)
                 continue
             kind = here
             self._running.add(_identity(request))
             batch.append(item)
-            if len(batch) >= min(limit, request.registration.options.group_size):
+            if len(batch) >= min(limit, request.registration.group_size):
                 break
         self._waiting.extendleft(reversed(passed))
         return batch

@@ -5,8 +5,10 @@ delivery and never touches the broker.
 """
 
 import asyncio
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 import structlog
@@ -16,9 +18,10 @@ from tenacity.wait import wait_random_exponential
 from consumer.app import App
 from consumer.claim import Completion, Meeting
 from consumer.context import Context, ContextOutbox
-from consumer.core.admit import Admission, Drop, Park, Refuse, Run, admit
+from consumer.core.admit import Admission, Barrier, Drop, Expire, Park, Refuse, Run, admit
 from consumer.errors import (
     CommitFailed,
+    DependencyUnavailable,
     HandlerAborted,
     InfrastructureError,
     SerializationConflict,
@@ -26,8 +29,12 @@ from consumer.errors import (
 from consumer.message import OutboxRow
 from consumer.outcome import Ack, AckReason, Outcome, ParkReason, Requeue, RequeueReason
 from consumer.ports import Clock, Store, Transaction
+from consumer.telemetry.labels import Met
+from consumer.telemetry.metrics import Metrics
+from consumer.worker.calls import AttemptCalls, Calls
 from consumer.worker.describe import describe
 from consumer.worker.failures import FailureRecorder
+from consumer.worker.gate import Gate
 from consumer.worker.groups import GroupSize
 from consumer.worker.requests import Request, RequestReader
 
@@ -44,11 +51,15 @@ class Processor:
         resources: What the app's lifespan yielded.
     """
 
-    def __init__(self, app: App, store: Store, clock: Clock, reader: RequestReader,
-                 resources: Any = None) -> None:
+    def __init__(
+        self, app: App, store: Store, clock: Clock, reader: RequestReader, gate: Gate,
+        metrics: Metrics, resources: Any = None,
+    ) -> None:
         self._app, self._store, self._clock = app, store, clock
-        self._reader, self._resources = reader, resources
-        self._failures = FailureRecorder(app, clock)
+        self._reader, self._gate, self._metrics = reader, gate, metrics
+        self._resources = resources
+        self._failures = FailureRecorder(app, clock, metrics, reader)
+        self._calls = Calls(app, gate, metrics, clock, self._failures.classify)
         self.group_size = GroupSize()
 
     async def process(self, batch: Sequence[Request]) -> list[Outcome]:
@@ -121,12 +132,24 @@ class Processor:
             try:
                 async for attempt in _conflict_reruns():
                     with attempt:
+                        if not self._gate.may_rerun(request):
+                            break
                         return await self._once(self._reader.again(request))
             except InfrastructureError as error:
                 return self._requeue(error)
             except Exception as error:
                 failure = error
+        if isinstance(failure, DependencyUnavailable) and not request.passage.counted:
+            return await self._not_begun(request, failure)
         return await self._after_failure(request, failure, started)
+
+    async def _not_begun(self, request: Request, error: DependencyUnavailable) -> Outcome:
+        """Its handler called nothing before it met a closed door: that was no attempt."""
+        self._gate.undo(request)
+        if self._gate.barrier(request) is Barrier.DEADLINE:
+            return await self._alone(self._reader.again(request))
+        return self._reader.park(
+            request, ParkReason.NO_SLOT if error.no_slot else ParkReason.BREAKER)
 
     async def _once(self, request: Request) -> Outcome:
         async with self._store.transaction() as transaction:
@@ -135,15 +158,16 @@ class Processor:
 
     async def _run(self, transaction: Transaction, batch: Sequence[Request]) -> list[Outcome]:
         """Claim, admit and handle `batch` in `transaction`; the outcomes hold once it commits."""
-        meetings = await transaction.claim([request.claim for request in batch])
-        admissions = [self._admission(r, m) for r, m in zip(batch, meetings, strict=True)]
+        barriers = [self._gate.barrier(request) for request in batch]
+        meetings = await transaction.claim([
+            request.claim if barrier is None else replace(request.claim, may_create=False)
+            for request, barrier in zip(batch, barriers, strict=True)])
+        admissions = [self._admission(*one) for one in zip(batch, meetings, barriers, strict=True)]
         runs = [(r, a) for r, a in zip(batch, admissions, strict=True) if isinstance(a, Run)]
-        contexts = [self._context(transaction, request, run) for request, run in runs]
         rows: list[OutboxRow] = []
         if runs:
             try:
-                await self._handle([request for request, _ in runs], contexts)
-                rows = [row for context in contexts for row in context.outbox.rows]
+                rows = await self._handle(transaction, runs)
                 done = [_completion(request, run) for request, run in runs if run.retry]
                 sent = await transaction.finish(done, rows)
             except Exception as error:
@@ -155,38 +179,51 @@ class Processor:
         outcomes: list[Outcome] = []
         for request, admission, meeting in zip(batch, admissions, meetings, strict=True):
             if isinstance(admission, Run):
-                outcomes.append(Ack(AckReason.DONE, dispatch))
+                outcomes.append(Ack(AckReason.DONE, dispatch, admission.attempt))
                 dispatch = ()  # once for the group
+            elif isinstance(admission, Expire):
+                assert meeting.claim is not None
+                outcomes.append(
+                    await self._failures.expire(transaction, request, meeting.claim))
             else:
                 outcomes.append(self._not_run(request, admission, meeting))
         return outcomes
 
-    def _admission(self, request: Request, meeting: Meeting) -> Admission:
+    def _admission(self, request: Request, meeting: Meeting, barrier: Barrier | None
+                   ) -> Admission:
         try:
             same = request.same(meeting.claim)
         except ValueError as error:  # a newer version made that claim, and runs beside this one
             log.warning("claim_not_understood", handler=request.registration.scope,
                         key=request.key, error=str(error))
             return Park(ParkReason.DEFECT)
-        return admit(meeting, same=same, ticket=request.ticket, lane=request.delivery.lane)
+        admission = admit(meeting, same=same, ticket=request.ticket, lane=request.delivery.lane,
+                          barrier=barrier, too_old=not request.claim.may_create)
+        if isinstance(admission, Run):
+            if admission.takeover:
+                log.warning("retry_taken_over", handler=request.registration.scope,
+                            key=request.key, attempt=admission.attempt)
+                self._metrics.met(request.registration.scope, Met.TAKEOVER)
+            if not self._gate.begin(request, admission):
+                return Park(ParkReason.BUDGET)
+        return admission
 
-    async def _handle(self, batch: Sequence[Request], contexts: Sequence[Context]) -> None:
-        """Run the handler, in a task of its own: what it cancels there is not ours.
+    async def _handle(self, transaction: Transaction, runs: Sequence[tuple[Request, Run]]
+                      ) -> list[OutboxRow]:
+        """Run the handler; returns what it sends.
 
         Whatever it raises is an Exception that is its failure, unless we are cancelled ourselves.
         """
-        task = asyncio.create_task(self._guarded(batch, contexts))
-        try:
-            await task
-        except asyncio.CancelledError:
-            ours = asyncio.current_task()
-            if ours is not None and ours.cancelling():
-                raise
-            raise HandlerAborted("the handler ended in a cancellation of its own") from None
+        starts_s = self._clock.monotonic()
+        calls = [self._calls.of(request, run, request.ends_s(starts_s)) for request, run in runs]
+        contexts = [self._context(transaction, *one) for one in zip(runs, calls, strict=True)]
+        await _in_own_task(self._guarded([request for request, _ in runs], contexts, calls))
+        return [row for context in contexts for row in context.outbox.rows]
 
-    async def _guarded(self, batch: Sequence[Request], contexts: Sequence[Context]) -> None:
+    async def _guarded(self, batch: Sequence[Request], contexts: Sequence[Context],
+                       calls: Sequence[AttemptCalls]) -> None:
         try:
-            await self._call(batch, contexts)
+            await self._call(batch, contexts, calls)
         except (InfrastructureError, SerializationConflict, CommitFailed) as error:
             # Of another store or broker, which the handler uses: our connection reports drivers'
             # errors, and those are translated later.
@@ -198,29 +235,42 @@ class Processor:
         except BaseException as error:
             raise HandlerAborted(f"the handler raised {type(error).__name__}") from error
 
-    async def _call(self, batch: Sequence[Request], contexts: Sequence[Context]) -> None:
+    async def _call(self, batch: Sequence[Request], contexts: Sequence[Context],
+                    calls: Sequence[AttemptCalls]) -> None:
         registration = batch[0].registration
-        limit = registration.options.attempt_timeout.total_seconds()
         if registration.groups:
-            async with asyncio.timeout(limit):
-                await registration.handler.handle_group([r.command for r in batch], contexts)
+            with ExitStack() as attempts:
+                for own in calls:
+                    attempts.enter_context(own.attempt())
+                async with asyncio.timeout(min(own.remaining_s() for own in calls)):
+                    await registration.handler.handle_group([r.command for r in batch], contexts)
             return
-        for request, context in zip(batch, contexts, strict=True):
-            async with asyncio.timeout(limit):
-                await registration.handler.handle(request.command, context)
+        for request, context, own in zip(batch, contexts, calls, strict=True):
+            with own.attempt():
+                async with asyncio.timeout(own.remaining_s()):
+                    await registration.handler.handle(request.command, context)
 
-    def _context(self, transaction: Transaction, request: Request, run: Run) -> Context:
+    def _context(self, transaction: Transaction, one: tuple[Request, Run], calls: AttemptCalls
+                 ) -> Context:
+        request, run = one
+        deadline = request.deadline
+
+        def left() -> timedelta:
+            return timedelta(seconds=calls.remaining_s())
+
         return Context(
-            session=lambda: transaction.session, outbox=ContextOutbox(self._app.prefix),
+            session=lambda: transaction.session,
+            outbox=ContextOutbox(self._app.prefix, deadline, self._clock.now),
             scope=request.registration.scope, key=request.key, attempt=run.attempt,
             lane=request.delivery.lane, message=request.delivery.message,
-            resources=self._resources, logger=lambda: log,
+            resources=self._resources, logger=lambda: log, deadline=deadline, remaining=left,
+            calls=calls.call, now=self._clock.now,
         )
 
     def _not_run(self, request: Request, admission: Admission, meeting: Meeting) -> Outcome:
         match admission:
             case Drop(why):
-                return Ack(why)
+                return Ack(why, reply=self._reader.reply_to_drop(request, why))
             case Park(why):
                 return self._reader.park(request, why)
             case Refuse(why, detail):
@@ -229,8 +279,8 @@ class Processor:
                     prints["claimed-fingerprint"] = meeting.claim.fingerprint.digest
                 return self._reader.die(request.delivery, request.key, why, detail,
                                         handler=request.registration.scope, fingerprints=prints)
-            case Run():
-                raise AssertionError("a run is not one of these")
+            case Run() | Expire():
+                raise AssertionError("these are not left undone")
         assert_never(admission)
 
     async def _after_failure(self, request: Request, error: Exception, started: datetime
@@ -253,6 +303,18 @@ class Processor:
     def _requeue(self, error: Exception) -> Requeue:
         log.warning("infrastructure_fault", error=describe(error))
         return Requeue(RequeueReason.INFRASTRUCTURE)
+
+
+async def _in_own_task(work: Coroutine[Any, Any, None]) -> None:
+    """Do `work` in a task of its own: what a handler cancels there is not ours."""
+    task = asyncio.create_task(work)
+    try:
+        await task
+    except asyncio.CancelledError:
+        ours = asyncio.current_task()
+        if ours is not None and ours.cancelling():
+            raise
+        raise HandlerAborted("the handler ended in a cancellation of its own") from None
 
 
 def _completion(request: Request, run: Run) -> Completion:

@@ -16,17 +16,32 @@ from consumer.worker.intake import Intake
 log = structlog.get_logger("consumer.worker")
 
 
+PROBING = (1, 1)
+"""Deliveries held at once, live and replay, while a half-open breaker lets one call through."""
+
+
 class QueueConsumer:
     """Consumes a queue while it should, and gives back what has not begun when it should not.
 
     Args:
+        prefetch: Deliveries held at once, live and replay.
         executors: They run until `stop`, whether the queue is being consumed or not.
+        held_back: Why no message should be taken now, for people; or None.
+        probing: Whether only single messages should be taken now.
     """
 
-    def __init__(self, queue: Queue, broker: Broker, intake: Intake, executors: Sequence[Executor]
-                 ) -> None:
+    def __init__(
+        self, queue: Queue, broker: Broker, intake: Intake, executors: Sequence[Executor], *,
+        prefetch: tuple[int, int], held_back: Callable[[], str | None],
+        probing: Callable[[], bool],
+    ) -> None:
         self.queue, self.intake = queue, intake
+        self.held_back = held_back
+        self.resting = ""
+        """Why this process does not consume it now; empty while it does."""
         self._broker, self._executors = broker, executors
+        self._full, self._probing = prefetch, probing
+        self._prefetch = prefetch
         self._subscriptions: list[Subscription] = []
         self._switching = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -49,31 +64,39 @@ class QueueConsumer:
         return self.consuming and all(sub.active for sub in self._subscriptions)
 
     async def consume(self) -> None:
-        """Both lanes are subscribed. Idempotent.
+        """Both lanes are subscribed, with as many deliveries as suits now. Idempotent.
 
         Raises:
             BrokerUnavailable, TopologyError: Neither is.
         """
         async with self._switching:
-            if self._subscriptions:
+            prefetch = PROBING if self._probing() else self._full
+            self.resting = ""
+            if self._subscriptions and prefetch == self._prefetch:
                 return
-            lanes = ((Lane.LIVE, self.queue.live_prefetch),
-                     (Lane.REPLAY, self.queue.replay_prefetch))
+            await self._cancel()
+            self._prefetch = prefetch
+            lanes = zip((Lane.LIVE, Lane.REPLAY), prefetch, strict=True)
             try:
-                for lane, prefetch in lanes:
+                for lane, most in lanes:
                     self._subscriptions.append(await self._broker.subscribe(
-                        self.queue.name, lane, prefetch, self.intake.put))
+                        self.queue.name, lane, most, self.intake.put))
             except (BrokerUnavailable, TopologyError):
                 await self._cancel()
                 raise
-            log.info("consuming", queue=self.queue.name)
+            log.info("consuming", queue=self.queue.name, probing=prefetch == PROBING)
 
-    async def rest(self, why: RequeueReason) -> None:
-        """No lane is subscribed; what has not begun is back at the broker. Idempotent."""
+    async def rest(self, why: RequeueReason, reason: str = "") -> None:
+        """No lane is subscribed; what has not begun is back at the broker. Idempotent.
+
+        Args:
+            reason: Why, for people.
+        """
         async with self._switching:
+            self.resting = reason or why
             if self._subscriptions:
                 await self._cancel()
-                log.info("consuming_stopped", queue=self.queue.name, why=why)
+                log.info("consuming_stopped", queue=self.queue.name, why=why, reason=reason)
             for item in self.intake.clear():
                 await item.settlement.requeue()
 

@@ -1,7 +1,7 @@
 """From a delivery to a request: decoded, addressed to a handler, validated and identified."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,24 +12,34 @@ from pydantic import ValidationError
 from consumer.app import App
 from consumer.claim import Claim, ClaimRequest, Fingerprint
 from consumer.command import Command
-from consumer.core import copies
+from consumer.core import copies, replies
+from consumer.core.deadline import deadline_of, first_seen
 from consumer.core.decode import Malformed, decode
 from consumer.core.fingerprint import fingerprint, matches
 from consumer.core.identity import BadKey, as_key, command_type, stated_key
 from consumer.handler import Registration
-from consumer.message import Delivery, Lane
-from consumer.outcome import DeadLetter, DeadReason, Delay, Outcome, ParkReason
+from consumer.message import Delivery, Lane, Outgoing
+from consumer.outcome import AckReason, DeadLetter, DeadReason, Delay, Outcome, ParkReason
 from consumer.ports import Clock
+from consumer.worker.passage import Passage
 
 log = structlog.get_logger("consumer.worker")
 
 _PARK_FIRST = timedelta(seconds=1)
 _PARK_LONGEST = timedelta(seconds=60)
+_PARK_LONGEST_WITHOUT_BUDGET = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A delivery that may become an attempt."""
+    """A delivery that may become an attempt.
+
+    Args:
+        seen: When the command was first seen by any worker.
+        deadline: When it has to be done, by the wall clock; None: whenever.
+        expires_s: The same in monotonic seconds, so that a clock that is set changes nothing.
+        passage: What the delivery holds on its way; shared by requests made of one delivery.
+    """
 
     delivery: Delivery
     registration: Registration
@@ -38,6 +48,19 @@ class Request:
     fingerprint: Fingerprint
     ticket: UUID | None
     claim: ClaimRequest
+    seen: datetime
+    deadline: datetime | None = None
+    expires_s: float | None = None
+    passage: Passage = field(default_factory=Passage, compare=False)
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds until the deadline, negative after it; None without one."""
+        return None if self.expires_s is None else self.expires_s - now_s
+
+    def ends_s(self, starts_s: float) -> float:
+        """When an attempt that starts then must end: after its timeout, or at the deadline."""
+        ends_s = starts_s + self.registration.options.attempt_timeout.total_seconds()
+        return ends_s if self.expires_s is None else min(ends_s, self.expires_s)
 
     def same(self, claim: Claim | None) -> bool:
         """Whether `claim` is of a payload that means the same; read from the original bytes."""
@@ -106,13 +129,29 @@ class RequestReader:
 
     def park(self, request: Request, why: ParkReason) -> Delay:
         """Postpone a request, longer each time."""
-        return self._parked(request.delivery, request.key, why, _PARK_LONGEST)
+        longest = _PARK_LONGEST_WITHOUT_BUDGET if why is ParkReason.BUDGET else _PARK_LONGEST
+        return self._parked(request.delivery, request.key, why, longest, request.seen)
 
     def die(self, delivery: Delivery, key: str | None, why: DeadReason, error: str,
             **more: Any) -> DeadLetter:
         """Dead-letter a delivery that owns no claim."""
         death = copies.Death(why, error, self._clock.now(), **more)
-        return DeadLetter(why, error, copies.dead_letter(self._app.prefix, delivery, key, death))
+        letter = copies.dead_letter(self._app.prefix, delivery, key, death)
+        return DeadLetter(why, error, letter, self.refusal(delivery, key, why, error))
+
+    def refusal(self, delivery: Delivery, key: str | None, why: DeadReason | None, message: str,
+                fallback: Mapping[str, Any] | None = None) -> Outgoing | None:
+        """What the requester is told, if one waits where replies may go."""
+        if not delivery.message.properties.reply_to:
+            return None
+        return replies.refusal(delivery, key, why, message, patterns=self._app.reply_patterns,
+                               fallback=fallback)
+
+    def reply_to_drop(self, request: Request, why: AckReason) -> Outgoing | None:
+        """What the requester of a command that died before is told."""
+        if why is not AckReason.DEAD:
+            return None
+        return self.refusal(request.delivery, request.key, None, "the command was given up before")
 
     def _identified(self, delivery: Delivery, registration: Registration, command: Command,
                     payload: Mapping[str, Any]) -> Request | Outcome:
@@ -137,8 +176,13 @@ class RequestReader:
             registration.scope, key, print_, self._worker, delivery.lane,
             copies.logical_id(delivery, key), retention,
             may_create=delivery.lane is Lane.LIVE and not self._older(delivery, retention))
+        now = self._clock.now()
+        deadline = deadline_of(delivery, registration.options.max_age, now)
+        expires_s = None if deadline is None else \
+            self._clock.monotonic() + (deadline - now).total_seconds()
         return Request(delivery, registration, command, key, print_,
-                       copies.ticket_of(delivery.message), claim)
+                       copies.ticket_of(delivery.message), claim,
+                       first_seen(delivery.message, now), deadline, expires_s)
 
     def _older(self, delivery: Delivery, retention: timedelta) -> bool:
         """Whether the producer dates the message before the oldest key we still remember."""
@@ -152,15 +196,16 @@ class RequestReader:
         left = self._app.deploy_grace - (now - copies.parked_since(delivery.message, now))
         if left <= timedelta(0):
             return self.die(delivery, None, dead, error)
-        return self._parked(delivery, None, why, min(left, _PARK_LONGEST))
+        return self._parked(delivery, None, why, min(left, _PARK_LONGEST),
+                            first_seen(delivery.message, now))
 
-    def _parked(self, delivery: Delivery, key: str | None, why: ParkReason,
-                longest: timedelta) -> Delay:
+    def _parked(self, delivery: Delivery, key: str | None, why: ParkReason, longest: timedelta,
+                seen: datetime) -> Delay:
         now: datetime = self._clock.now()
         exponent = min(copies.parks(delivery.message), 10)
         delay = min(_PARK_FIRST * 2**exponent, longest)
         since = copies.parked_since(delivery.message, now)
-        copy = copies.parked_copy(self._app.prefix, delivery, key, delay, since)
+        copy = copies.parked_copy(self._app.prefix, delivery, key, delay, since, seen)
         return Delay(why, delay, copy)
 
 

@@ -1,28 +1,38 @@
 """A worker process: which queues it consumes now, and how it ends.
 
-A queue is consumed while all of these hold: the database answers, no operator paused the queue,
-and the process is not draining. One task, `_control`, brings what is into line with what should
-be, on every change and once a second.
+A queue is consumed while all of these hold: the database answers, nobody paused the queue, the
+dependencies of its handlers can take calls, and the process is not draining. One task, `_control`,
+brings what is into line with what should be, on every change and once a second.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from consumer.errors import BrokerUnavailable, StoreUnavailable, TopologyError
 from consumer.outcome import RequeueReason
+from consumer.worker.brakes import Brakes
 from consumer.worker.describe import describe
 from consumer.worker.health import Health
 from consumer.worker.queues import QueueConsumer
 
 log = structlog.get_logger("consumer.worker")
 
-Heartbeat = Callable[[dict[str, dict[str, int]]], Awaitable[frozenset[str]]]
-"""Reports the load of each queue; returns the names of the queues operators have paused.
-Raises StoreUnavailable, so it also probes the database."""
+
+class Membership(Protocol):
+    """This process among the workers of the fleet. Its methods raise StoreUnavailable, so that
+    they also probe the database.
+    """
+
+    async def beat(self, queues: Sequence[QueueConsumer]) -> frozenset[str]:
+        """The process is alive and does what `queues` say; returns the names of paused queues."""
+
+    async def pause(self, queue: str, why: str) -> None:
+        """The queue is paused in the whole fleet. Idempotent."""
+
 
 _FAULT_PAUSE_SECONDS = 1.0
 _FAULT_PAUSE_LONGEST_SECONDS = 15.0
@@ -33,20 +43,24 @@ class Worker:
     """Runs the queues of one process.
 
     Args:
-        heartbeat: See `Heartbeat`.
         every: Between heartbeats.
         health: Told whether the process is ready, and that the event loop turns.
         beat: Tells a supervisor that the event loop turns.
+        brakes: Which queues are to be paused.
+        changed: Set by whoever changes something that decides which queues are consumed.
     """
 
-    def __init__(self, heartbeat: Heartbeat, every: timedelta, health: Health,
-                 beat: Callable[[], None]) -> None:
-        self._heartbeat, self._every = heartbeat, every.total_seconds()
+    def __init__(
+        self, membership: Membership, every: timedelta, health: Health, beat: Callable[[], None],
+        brakes: Brakes, changed: asyncio.Event,
+    ) -> None:
+        self._membership, self._every = membership, every.total_seconds()
+        self._brakes = brakes
         self._queues: list[QueueConsumer] = []
         self._health, self._beat = health, beat
         self._paused: frozenset[str] = frozenset()
         self._database_ok, self._draining = True, False
-        self._changed, self._suspect = asyncio.Event(), asyncio.Event()
+        self._changed, self._suspect = changed, asyncio.Event()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, queue: QueueConsumer) -> None:
@@ -103,7 +117,7 @@ class Worker:
         pause = _FAULT_PAUSE_SECONDS
         while True:
             try:
-                self._paused = await self._heartbeat(self._load())
+                await self._heartbeat()
             except StoreUnavailable as error:
                 log.warning("database_unavailable", error=describe(error))
                 self._database_ok = False
@@ -129,11 +143,15 @@ class Worker:
         self._suspect.clear()
         await asyncio.sleep(_FAULT_PAUSE_SECONDS)
 
-    def _load(self) -> dict[str, dict[str, int]]:
-        return {queue.queue.name: {"concurrency": queue.queue.concurrency,
-                                   "waiting": len(queue.intake),
-                                   "in_flight": queue.intake.in_flight}
-                for queue in self._queues}
+    async def _heartbeat(self) -> None:
+        for queue, why in list(self._brakes.pulled.items()):
+            await self._membership.pause(queue, why)
+        paused = await self._membership.beat(self._queues)
+        for queue in self._paused - paused:
+            self._brakes.resumed(queue)
+        for queue in paused:
+            self._brakes.paused(queue)
+        self._paused = paused
 
     async def _control(self) -> None:
         while True:
@@ -150,11 +168,14 @@ class Worker:
                 pass
 
     async def _align(self, queue: QueueConsumer) -> None:
+        name = queue.queue.name
         if not self._database_ok:
-            await queue.rest(RequeueReason.INFRASTRUCTURE)
-        elif queue.queue.name in self._paused:
-            await queue.rest(RequeueReason.PAUSE)
-        elif not queue.consuming:
+            await queue.rest(RequeueReason.INFRASTRUCTURE, "the database does not answer")
+        elif name in self._paused or name in self._brakes.pulled:
+            await queue.rest(RequeueReason.PAUSE, self._brakes.pulled.get(name, "paused"))
+        elif (why := queue.held_back()) is not None:
+            await queue.rest(RequeueReason.PAUSE, why)
+        else:
             try:
                 await queue.consume()
             except (BrokerUnavailable, TopologyError) as error:
@@ -163,6 +184,7 @@ class Worker:
     def _report(self) -> None:
         """The watchdog: not consuming while we should is not ready."""
         idle = [queue.queue.name for queue in self._queues
-                if queue.queue.name not in self._paused and not queue.active]
+                if not queue.active and queue.queue.name not in self._paused
+                and queue.queue.name not in self._brakes.pulled and queue.held_back() is None]
         self._health.set_ready(
             "consumers", f"not consuming {', '.join(idle)}" if idle else None)

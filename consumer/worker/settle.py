@@ -40,16 +40,26 @@ class Settler:
         match outcome:
             case Ack():
                 self._dispatch(outcome.rows)
+                await self._reply(outcome.reply)
                 return await settlement.ack()
             case Delay():
                 await self._place(outcome.copy, outcome.why)
                 return await settlement.ack()
             case DeadLetter():
                 await self._place(outcome.letter, outcome.why)
+                await self._reply(outcome.reply)
                 return await settlement.ack()
             case Requeue():
                 return await settlement.requeue()
         assert_never(outcome)
+
+    async def _reply(self, reply: Outgoing | None) -> None:
+        """Tell the requester, if one waits. Should it be gone, nothing is lost."""
+        if reply is None:
+            return
+        [published] = await self._publisher.publish([reply])
+        if published.receipt is not Receipt.CONFIRMED:
+            log.info("reply_not_delivered", receipt=published.receipt, detail=published.detail)
 
     async def _place(self, message: Outgoing, why: str) -> None:
         """Publish until it is confirmed."""

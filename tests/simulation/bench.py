@@ -3,13 +3,17 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from uuid import uuid4
 
 from pydantic import Field
 
 from consumer import App, Command, Context, Handler, Options
 from consumer.command import to_outgoing
+from consumer.guards import Guards, guards
 from consumer.message import Delivery, Lane, Message, Outgoing
 from consumer.outcome import Outcome
+from consumer.settings import Settings
+from consumer.telemetry.metrics import Metrics
 from consumer.testing.memory import (
     FakeClock,
     MemoryBroker,
@@ -18,6 +22,7 @@ from consumer.testing.memory import (
     MemoryStore,
 )
 from consumer.testing.memory.database import ClaimRow
+from consumer.testing.memory.dependencies import MemoryBudgets, MemorySlots
 from consumer.wire import Headers, HeaderValue, Properties
 from consumer.worker.process import Processor
 from consumer.worker.requests import Request, RequestReader
@@ -62,6 +67,12 @@ class ChargeHandler(Handler[Charge]):
             raise happens
 
 
+def guards_of(app: App, database: MemoryDatabase, clock: FakeClock, metrics: Metrics) -> Guards:
+    """What stands between the handlers and their dependencies, on the memory ports."""
+    return guards(app, Settings(), MemoryBudgets(database), MemorySlots(database),
+                  metrics=metrics, clock=clock, worker=uuid4(), changed=lambda: None)
+
+
 class Bench:
     """An app with one handler, and what surrounds a processor."""
 
@@ -70,11 +81,28 @@ class Bench:
         self.handler = ChargeHandler(options)
         self.clock = FakeClock()
         self.database = MemoryDatabase(self.clock)
-        self.app = App("shop", handlers=[handler or self.handler], prefix=PREFIX, **app)
+        self.app = App("shop", handlers=[handler or self.handler], prefix=PREFIX,
+                       **{"retry_budget": None, **app})
         self.broker = MemoryBroker(PREFIX, self.app.bindings(), self.clock)
         self.outbox = MemoryOutbox(self.database)
         self.reader = RequestReader(self.app, self.clock, "worker")
-        self.processor = Processor(self.app, MemoryStore(self.database), self.clock, self.reader)
+        self._open()
+
+    def _open(self) -> None:
+        self.metrics = Metrics()
+        self.guards = guards_of(self.app, self.database, self.clock, self.metrics)
+        self.gate = self.guards.gate
+        self.processor = self.new_processor()
+
+    def register(self, handler: type[Handler[Any]]) -> None:
+        """The app has one more handler, before anything has happened."""
+        self.app.register(handler)
+        self._open()
+
+    def new_processor(self) -> Processor:
+        """One more."""
+        return Processor(self.app, MemoryStore(self.database), self.clock, self.reader, self.gate,
+                         self.metrics)
 
     def delivery(self, key: str = "a", amount: int = 1, *, message_id: str | None = None,
                  lane: Lane = Lane.LIVE, **headers: HeaderValue) -> Delivery:

@@ -15,12 +15,16 @@ from consumer.message import Outgoing, SentRow
 from consumer.ports import Published, Receipt, Transaction
 from consumer.relay.outbox import Dispatcher
 from consumer.relay.send import RowSender
+from consumer.telemetry.metrics import Metrics
 from consumer.testing.memory import MemoryDatabase, MemoryStore
 from consumer.testing.memory.broker import MemorySettlement
+from consumer.worker.brakes import Brakes
 from consumer.worker.executor import Executor
 from consumer.worker.intake import Intake
+from consumer.worker.observer import Observer
 from consumer.worker.process import Processor
 from consumer.worker.settle import Settler
+from simulation.bench import guards_of
 
 if TYPE_CHECKING:
     from simulation.stage import Stage
@@ -111,13 +115,17 @@ class Worker(Process):
         super().__init__(stage, name)
         self.settlements: list[GatedSettlement] = []
         publisher = GatedPublisher(self)
-        self.processor = Processor(stage.app, GatedStore(stage.database), stage.clock, stage.reader)
+        metrics = Metrics()
+        gate = guards_of(stage.app, stage.database, stage.clock, metrics).gate
+        self.processor = Processor(stage.app, GatedStore(stage.database), stage.clock, stage.reader,
+                                   gate, metrics)
         self.dispatcher = Dispatcher(
             RowSender(stage.app.prefix, publisher, stage.outbox, stage.clock))
-        self.intake = Intake(stage.reader, bound=1000)
+        self.intake = Intake(stage.reader, gate, stage.clock, bound=1000)
         self.settler = Settler(publisher, self._dispatch)
+        observer = Observer(gate, metrics, stage.clock, Brakes(asyncio.Event()))
         self.executor = Executor(self.intake, stage.reader, self.processor, self.settler,
-                                 self._on_fault)
+                                 observer, self._on_fault)
         self.spawn(self.executor.run())
         self.spawn(self.dispatcher.run())
 

@@ -67,7 +67,7 @@ class Stage:
         self.database = MemoryDatabase(self.clock)
         self.database.at = self._at
         self.outbox = MemoryOutbox(self.database)
-        self.app = App("shop", handlers=[ChargeHandler(self)], prefix=PREFIX)
+        self.app = App("shop", handlers=[ChargeHandler(self)], prefix=PREFIX, retry_budget=None)
         self.broker = MemoryBroker(
             PREFIX, {QUEUE: [Charge.command_type], "notices": [Charged.command_type]}, self.clock)
         self.reader = WatchedReader(self.app, self.clock, "worker")

@@ -60,10 +60,7 @@ DEPTHS = {"payments": Depth(11, 2), "payments.replay": Depth(12, 1), "payments.d
 
 @pytest.fixture
 def now() -> Overview:
-    names = overview._queues(STORED, None)
-    routes = overview._recorded_routes(STORED.recorded, names)
-    return Overview([overview._queue(name, DEPTHS, STORED, routes[name]) for name in names],
-                    {"shop.unroutable": 6}, STORED.alive, STORED.waiting, NOW)
+    return overview._overview(STORED, DEPTHS, None, NOW)
 
 
 def text_of(shown: RenderableType) -> str:
@@ -78,7 +75,8 @@ def test_counts_come_from_broker_heartbeats_and_outbox(now: Overview) -> None:
     assert payments == {
         "queue": "payments", "ready": 11, "in_flight": 13, "delayed": 17, "dead": 13, "replay": 12,
         "consumers": 2, "workers": 2,
-        "paused": {"by": "ann@host", "reason": "[red]why", "since": "2030-01-02T03:01:05+00:00"}}
+        "paused": {"by": "ann@host", "reason": "[red]why", "since": "2030-01-02T03:01:05+00:00"},
+        "resting": []}
     assert (mails["delayed"], mails["workers"], mails["paused"]) == (20, 1, None)
     assert found["outbox"]["pending"] == {"count": 101, "oldest_seconds": 7.5}
     assert found["outbox"]["parked"] == {"count": 2, "oldest_seconds": 90.0}
@@ -93,7 +91,7 @@ def test_what_the_broker_does_not_tell_is_unknown_and_not_zero(now: Overview) ->
 
 def test_people_see_names_and_reasons_as_they_are(now: Overview) -> None:
     shown = text_of(rendered(now))
-    assert "by ann@host, 3 min ago: [red]why" in shown
+    assert "payments: paused by ann@host, 3 min ago: [red]why\n" in shown
     assert "outbox: 101 pending (oldest 8 s), 2 parked (oldest 2 min)" in shown
     assert "shop.unroutable: 6 that no queue takes" in shown
 

@@ -58,7 +58,7 @@ async def test_attempts_are_counted_over_the_copies_of_a_message(site: Site) -> 
     Exactly 3 runs: our own retry is never taken for a duplicate (B20).
     """
     charger = Charger()
-    app = App("shop", handlers=[charger])
+    app = App("shop", handlers=[charger], retry_budget=None)
     await site.prepare(app)
     sent = post("shop.charge", {"order": "o-1", "failures": 2}, message_id="m-1")
     await site.publish(sent, sent)
@@ -77,7 +77,7 @@ async def test_attempts_are_counted_over_the_copies_of_a_message(site: Site) -> 
 async def test_a_permanent_failure_dies_at_its_first_attempt(site: Site) -> None:
     """A programming error is not retried; one letter, one attempt, no effect; others go on."""
     charger = Charger()
-    app = App("shop", handlers=[charger])
+    app = App("shop", handlers=[charger], retry_budget=None)
     await site.prepare(app)
     await site.publish(post("shop.charge", {"order": "programming error", "failures": 9}, "bad"),
                        charge("good", 0))
@@ -112,7 +112,7 @@ async def test_a_dead_letter_carries_the_original_and_why_it_died(site: Site) ->
     error, traceback and number of attempts.
     """
     charger = Charger(Options(max_attempts=3, backoff_base=SHORT, backoff_cap=SHORT))
-    app = App("shop", handlers=[charger])
+    app = App("shop", handlers=[charger], retry_budget=None)
     await site.prepare(app)
     body = b'{ "order":"o-1",\n\t"failures": 99e0, "note": "\\u00e9" }  '
     sent = Properties(
@@ -157,7 +157,7 @@ async def test_garbage_in_headers_of_ours_and_the_brokers_counts_for_nothing(sit
     letter has values of ours only, each once (B12, B13).
     """
     charger = Charger(TWICE)
-    app = App("shop", handlers=[charger])
+    app = App("shop", handlers=[charger], retry_budget=None)
     await site.prepare(app)
     for place, value in enumerate(GARBAGE):
         names = CONTROL[:1] if isinstance(value, list) and len(value) > 99 else CONTROL
@@ -190,7 +190,7 @@ async def test_a_producer_cannot_pass_for_a_retry_or_a_replay(site: Site) -> Non
     And none of them lets a failing command live longer than `max_attempts` (B13).
     """
     charger = Charger()
-    app = App("shop", handlers=[charger])
+    app = App("shop", handlers=[charger], retry_budget=None)
     await site.prepare(app)
     spoofed: dict[str, HeaderValue] = {
         "consumer-ticket": str(uuid4()), "consumer-replay-item": 1, "consumer-parks": 1,
@@ -215,7 +215,7 @@ class Patient(Charger):
 async def test_a_long_wait_does_not_hold_back_a_short_one(site: Site) -> None:
     """A command that waits for long lets one that came after it pass in the ladder (B25 a)."""
     patient = Patient()
-    app = App("shop", handlers=[patient])
+    app = App("shop", handlers=[patient], retry_budget=None)
     await site.prepare(app)
     await site.publish(
         *(post("shop.charge", {"order": seconds, "failures": 1}, key)
@@ -230,7 +230,7 @@ async def test_forty_failures_go_through_the_same_delay_queue(site: Site) -> Non
     """No cycle detection drops a copy, each is counted, and copies do not grow (B25 c)."""
     patient = Patient(Options(
         max_attempts=41, backoff_base=timedelta(0), backoff_cap=timedelta(0)))
-    app = App("shop", handlers=[patient])
+    app = App("shop", handlers=[patient], retry_budget=None)
     await site.prepare(app)
     await site.publish(post("shop.charge", {"order": "0.15", "failures": 40}, "K", message_id="m",
                             headers={"consumer-ticket": str(uuid4())}))

@@ -14,8 +14,10 @@ from consumer.errors import StoreUnavailable
 from consumer.message import Outgoing, SentRow
 from consumer.outcome import Outcome
 from consumer.ports import Published, Receipt
+from consumer.worker.brakes import Brakes
 from consumer.worker.executor import Executor
 from consumer.worker.intake import Intake
+from consumer.worker.observer import Observer
 from consumer.worker.settle import Settler
 
 
@@ -24,14 +26,16 @@ class Shift:
 
     def __init__(self) -> None:
         self.bench = Bench()
-        self.intake = Intake(self.bench.reader, 100)
+        self.intake = Intake(self.bench.reader, self.bench.gate, self.bench.clock, 100)
         self.faults = 0
         self.published: list[Outgoing] = []
         self.receipt = Receipt.CONFIRMED
         self.rows: list[SentRow] = []
         self.events: list[str] = []
+        self.brakes = Brakes(asyncio.Event())
+        observer = Observer(self.bench.gate, self.bench.metrics, self.bench.clock, self.brakes)
         self.executor = Executor(self.intake, self.bench.reader, self.bench.processor,
-                                 Settler(self, self.rows.extend), self._on_fault)
+                                 Settler(self, self.rows.extend), observer, self._on_fault)
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
         await asyncio.sleep(0)

@@ -29,8 +29,8 @@ class Desk:
 
     def __init__(self, bound: int = 100) -> None:
         self.bench = Bench()
-        self.bench.app.register(RefundHandler)
-        self.intake = Intake(self.bench.reader, bound)
+        self.bench.register(RefundHandler)
+        self.intake = Intake(self.bench.reader, self.bench.gate, self.bench.clock, bound)
 
     def put(self, *keys: str, live: bool = True, lane: Lane = Lane.LIVE) -> None:
         for key in keys:

@@ -7,7 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from simulation.bench import QUEUE, SCOPE, Bench, Charge, Happening, arrived, headers_of, sent
+from simulation.bench import (
+    QUEUE,
+    SCOPE,
+    Bench,
+    Charge,
+    Happening,
+    arrived,
+    guards_of,
+    headers_of,
+    sent,
+)
 from simulation.loop import in_virtual_time
 
 from consumer import App, Command, Context, Handler, Options, Reject, Retry
@@ -94,7 +104,7 @@ async def test_another_payload_waits_while_the_first_is_running() -> None:
     bench = Bench()
 
     async def meanwhile(_: Charge, __: Context) -> None:
-        other = Processor(bench.app, MemoryStore(bench.database), bench.clock, bench.reader)
+        other = bench.new_processor()
         [outcome] = await other.process(bench.requests([bench.delivery("a", 2)]))
         assert isinstance(outcome, Delay)
         assert outcome.why is ParkReason.CLAIMED_ELSEWHERE
@@ -140,7 +150,7 @@ async def test_one_key_in_two_scopes_runs_twice() -> None:
             session.add(("mail", command.key))
 
     bench = Bench()
-    bench.app.register(Mail)
+    bench.register(Mail)
     delivery = bench.delivery("42")
     elsewhere = Delivery(delivery.message, "mail", routing_key=delivery.routing_key)
     assert await bench.process_one(delivery) == ack(AckReason.DONE)
@@ -674,7 +684,9 @@ async def test_a_stored_fingerprint_of_another_algorithm_is_compared_by_that_one
 
     later.register(Lenient)
     reader = RequestReader(later, bench.clock, "worker")
-    processor = Processor(later, MemoryStore(bench.database), bench.clock, reader)
+    processor = Processor(later, MemoryStore(bench.database), bench.clock, reader,
+                          guards_of(later, bench.database, bench.clock, bench.metrics).gate,
+                          bench.metrics)
     for amount, wanted in ((1, AckReason.DUPLICATE), (2, DeadReason.KEY_CONFLICT)):
         read: Any = reader.read(bench.delivery("a", amount))
         [outcome] = await processor.process([read])

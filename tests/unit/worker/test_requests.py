@@ -127,7 +127,7 @@ def test_a_parked_command_runs_under_its_key_once_its_type_is_known() -> None:
 
         async def handle(self, command: Refund, context: Context) -> None: ...
 
-    bench.app.register(RefundHandler)
+    bench.register(RefundHandler)
     assert key_of(bench, after_its_delay(copy)) == "k"
 
 
