@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 from consumer.app import App, Queue
+from consumer.call import Call
 from consumer.command import Command
 from consumer.context import Context
 from consumer.core.breaker import Breaker
 from consumer.core.budget import Budget
 from consumer.core.classify import Permanent, Transient
 from consumer.dependency import Dependency
-from consumer.errors import ConsumerError, Reject, Retry
+from consumer.errors import ConsumerError, DependencyUnavailable, Reject, Retry
 from consumer.handler import Handler, Options
 
 if TYPE_CHECKING:
@@ -19,10 +20,12 @@ __all__ = [
     "App",
     "Breaker",
     "Budget",
+    "Call",
     "Command",
     "ConsumerError",
     "Context",
     "Dependency",
+    "DependencyUnavailable",
     "Handler",
     "Options",
     "Outbox",

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     database_url: SecretStr = Field(SecretStr(""), description="Postgres, postgresql://.")
     management_url: SecretStr = Field(
         SecretStr(""), description="RabbitMQ's management API, http://user:password@host:port; "
-        "optional, for topology check and status.")
+        "optional, for topology check and audit.")
     schema_name: str = Field("consumer", description="Postgres schema of the framework's tables.",
                              validation_alias="CONSUMER_SCHEMA")
     pooler: Literal["none", "transaction"] = Field(
@@ -51,9 +51,10 @@ class Settings(BaseSettings):
         timedelta(seconds=30), description="Wait for a confirm; after it the outcome is unknown.")
     relay_interval: PositiveSeconds = Field(
         timedelta(seconds=1), description="Between sweeps of an idle outbox relay.")
-    health_host: str = Field("127.0.0.1", description="Where /live and /ready listen.")
+    health_host: str = Field("127.0.0.1", description="Where /live, /ready and /metrics listen.")
     health_port: int = Field(
-        0, ge=0, le=65535, description="Port of /live and /ready; 0 takes a free one and logs it.")
+        0, ge=0, le=65535, description="Port of /live, /ready and /metrics; 0 takes a free one and "
+        "logs it.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="`debug`, `info`, `warning` or `error`; the success of a single "
         "command is logged at `debug`.")

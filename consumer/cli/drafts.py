@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from pydantic import ValidationError, create_model
 
@@ -42,23 +43,27 @@ class Drafter:
         self._prefix = prefix
         self._handlers = _handlers(app, command_type) if app else []
 
-    def draft(self, body: bytes, key: str | None, headers: dict[str, str]) -> Draft:
+    def draft(self, body: bytes, key: str | None, headers: dict[str, str],
+              deadline: datetime | None = None) -> Draft:
         """The message that carries `body`.
 
         Args:
             body: The body, sent byte for byte.
             key: Idempotency key; None is the handler's own for that command, or the message id.
             headers: Further headers.
+            deadline: When it is too late, aware; None is never.
 
         Raises:
-            UnsendableMessage: It is not a JSON object, not a command of the app, or too large.
+            UnsendableMessage: It is not a JSON object, not a command of the app, or too large; or
+                its headers state a deadline too.
         """
         payload = parse(body)
         if isinstance(payload, Malformed):
             raise UnsendableMessage(payload.detail)
         derived = [_checked(handler, payload) for handler in self._handlers]
         key = key or next((found for found in derived if found is not None), None)
-        message = to_outgoing(self._command, prefix=self._prefix, key=key, headers=headers)
+        message = to_outgoing(self._command, prefix=self._prefix, key=key, headers=headers,
+                              deadline=deadline)
         return Draft(replace(message, body=body), key or message.message_id)
 
 
@@ -105,3 +110,15 @@ def header_pairs(texts: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"--header {name!r} is given twice")
         headers[name] = value
     return headers
+
+
+def deadline_in(seconds: float, now: datetime) -> datetime:
+    """The time so many seconds after `now`.
+
+    Raises:
+        ConfigurationError: That is not a number, or no calendar reaches so far.
+    """
+    try:
+        return now + timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"--deadline {seconds} is no time in seconds from now") from None

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from consumer.app import load
-from consumer.cli.drafts import Draft, Drafter, header_pairs
+from consumer.cli.drafts import Draft, Drafter, deadline_in, header_pairs
 from consumer.cli.failures import warn
 from consumer.cli.posting import Posting, post
 from consumer.core.topology import unroutable
@@ -57,6 +58,9 @@ def send(  # noqa: PLR0913 - one for each option
     header: Annotated[list[str] | None, typer.Option(
         "--header", "-H", metavar="NAME=VALUE", show_default=False,
         help="A further header; may be repeated.")] = None,
+    deadline: Annotated[float | None, typer.Option(
+        min=0, metavar="SECONDS", show_default=False,
+        help="From now; no attempt begins after it.")] = None,
     path: Annotated[str | None, typer.Option(
         "--app", metavar="MODULE:APP", show_default=False,
         help="Check bodies against this app's commands, and take its prefix.")] = None,
@@ -78,8 +82,9 @@ def send(  # noqa: PLR0913 - one for each option
     application = load(path) if path else None
     prefix = prefix or (application.prefix if application else "consumer")
     drafter, headers = Drafter(command_type, prefix, application), header_pairs(header or ())
+    too_late = None if deadline is None else deadline_in(deadline, datetime.now(UTC))
     body = text.encode("utf-8", "surrogateescape") if text is not None else _read(file)
-    drafts = [_draft(drafter, number, line, key, headers)
+    drafts = [_draft(drafter, number, line, key, headers, too_late)
               for number, line in (_split(body) if lines else [(0, body)])]
     result = asyncio.run(post(read_settings(), prefix, drafts))
     _show(command_type, drafts, result.answers, output)
@@ -99,10 +104,12 @@ def _split(body: bytes) -> list[tuple[int, bytes]]:
     return [(number, line) for number, line in enumerate(body.splitlines(), 1) if line.strip()]
 
 
-def _draft(drafter: Drafter, number: int, body: bytes, key: str | None, headers: dict[str, str]
-           ) -> Draft:
+def _draft(
+    drafter: Drafter, number: int, body: bytes, key: str | None, headers: dict[str, str],
+    deadline: datetime | None,
+) -> Draft:
     try:
-        return drafter.draft(body, key, headers)
+        return drafter.draft(body, key, headers, deadline)
     except UnsendableMessage as error:
         if not number:
             raise

@@ -62,8 +62,8 @@ def worker(
         help="How long a drain may take.  [default: CONSUMER_GRACE, or 30]")] = None,
     health_port: Annotated[int | None, typer.Option(
         min=0, max=_HIGHEST_PORT, show_default=False, metavar="PORT",
-        help="Port of /live and /ready; with several processes the first of so many ports; 0 "
-        "takes a free one and logs it.  [default: CONSUMER_HEALTH_PORT, or 0]")] = None,
+        help="Port of /live, /ready and /metrics; with several processes the first of so many "
+        "ports; 0 takes a free one and logs it.  [default: CONSUMER_HEALTH_PORT, or 0]")] = None,
     log_level: Annotated[LogLevel | None, typer.Option(
         show_default=False, help="[default: CONSUMER_LOG_LEVEL, or info]")] = None,
     log_format: Annotated[LogFormat | None, typer.Option(

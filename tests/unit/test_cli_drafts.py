@@ -1,11 +1,13 @@
 """What `consumer send` makes of what an operator types."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from consumer import App, Command, ConsumerError, Context, Handler
-from consumer.cli.drafts import Drafter, header_pairs
+from consumer.cli.drafts import Drafter, deadline_in, header_pairs
 from consumer.errors import ConfigurationError, UnsendableMessage
-from consumer.message import IDEMPOTENCY_KEY
+from consumer.message import DEADLINE_MS, IDEMPOTENCY_KEY, TIMEOUT_MS
 from consumer.wire import Properties
 
 
@@ -92,3 +94,36 @@ def test_headers_are_name_and_value() -> None:
     for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
         with pytest.raises(ConfigurationError):
             header_pairs(wrong)
+
+
+def test_a_deadline_is_stated_as_a_time_and_as_what_is_left_of_it() -> None:
+    deadline = datetime.now(UTC) + timedelta(minutes=1)
+    message = Drafter("x.y", "shop", None).draft(b"{}", None, {}, deadline).message
+    headers = Properties.from_wire(message.properties).headers.decoded()
+    left_ms = headers[TIMEOUT_MS]
+    assert headers[DEADLINE_MS] == int(deadline.timestamp() * 1000)
+    assert isinstance(left_ms, int)
+    assert 0 < left_ms <= 60_000
+
+
+def test_without_a_deadline_none_is_stated() -> None:
+    message = Drafter("x.y", "shop", None).draft(b"{}", None, {}).message
+    headers = Properties.from_wire(message.properties).headers.decoded()
+    assert not {DEADLINE_MS, TIMEOUT_MS} & set(headers)
+
+
+@pytest.mark.parametrize("header", [DEADLINE_MS, TIMEOUT_MS])
+def test_a_deadline_is_stated_by_option_or_by_header_and_not_by_both(header: str) -> None:
+    with pytest.raises(UnsendableMessage, match=header):
+        Drafter("x.y", "shop", None).draft(b"{}", None, {header: "1"}, datetime.now(UTC))
+
+
+def test_a_deadline_counts_from_now() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert deadline_in(1.5, now) == now + timedelta(seconds=1.5)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e12, 1e300])
+def test_a_deadline_no_calendar_knows_is_a_wrong_argument(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="--deadline"):
+        deadline_in(seconds, datetime.now(UTC))

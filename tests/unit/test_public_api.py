@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,25 @@ def test_every_public_name_is_documented_and_lives_in_the_package(name: str) -> 
     value: Any = getattr(consumer, name)
     assert inspect.getdoc(value)
     assert value.__module__.startswith("consumer.")
+
+
+PROJECT = Path(__file__).parents[2]
+SHOWN = sorted([PROJECT / "README.md", *PROJECT.glob("docs/*.md"),
+                *PROJECT.glob("examples/**/*.py")])
+
+
+def names_imported(text: str) -> set[str]:
+    """What a text imports from the package itself, on one line or in parentheses."""
+    found = re.findall(r"^from consumer import (?:\(([^)]*)\)|(.*))$", text, re.MULTILINE)
+    return {name.strip() for lists in found for name in "".join(lists).split(",") if name.strip()}
+
+
+def test_documents_and_examples_use_public_names_only() -> None:
+    used = {path.relative_to(PROJECT).as_posix(): names_imported(path.read_text("utf-8"))
+            for path in SHOWN}
+    assert {"App", "Command", "Handler"} <= used["README.md"]
+    for path, names in used.items():
+        assert names <= set(consumer.__all__), path
 
 
 def drawn_tree() -> dict[str, str | None]:

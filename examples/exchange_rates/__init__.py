@@ -1,0 +1,1 @@
+"""Invoices priced by a provider's exchange rates, which are limited and sometimes away."""
