@@ -12,7 +12,8 @@ import structlog
 from consumer.core.breaker import State
 from consumer.errors import StoreUnavailable
 from consumer.ports import Clock
-from consumer.store import workers
+from consumer.store import backlog, workers
+from consumer.store.dependency_view import budget_levels
 from consumer.store.sql import Schema
 from consumer.store.statements import Statements
 from consumer.store.workers import DependencyUse, QueueUse, WorkerInfo
@@ -47,7 +48,9 @@ class Membership:
             {queue.queue.name: [self._queue(queue)] for queue in queues}, VERSION,
             {name: self._dependency(name) for name in self._gate.windows})
         async with self._statements.driver() as driver:
-            return frozenset(await workers.heartbeat(driver, self._schema, info))
+            paused = await workers.heartbeat(driver, self._schema, info)
+        await self._read_gauges()
+        return frozenset(paused)
 
     async def pause(self, queue: str, why: str) -> None:
         """The queue is paused in the whole fleet, in the name of this worker. Idempotent."""
@@ -63,6 +66,16 @@ class Membership:
         except StoreUnavailable as error:
             log.warning("not_signed_off", error=str(error))
 
+    async def _read_gauges(self) -> None:
+        """What all processes share, for the metrics of this one."""
+        async with self._statements.driver() as driver:
+            levels = await budget_levels(driver, self._schema)
+        async with self._statements.driver() as driver:
+            behind = await backlog.lag(driver, self._schema)
+        for name in self._gate.windows.keys() & levels.keys():
+            self._metrics.budget_level(name, levels[name].left)
+        self._metrics.outbox(behind.pending, behind.late_seconds, behind.parked)
+
     def _queue(self, queue: QueueConsumer) -> QueueUse:
         name, in_flight = queue.queue.name, queue.intake.in_flight
         self._metrics.in_flight(name, in_flight)
@@ -73,6 +86,7 @@ class Membership:
         share, in_flight = slots.limit(name), slots.in_flight(name)
         self._metrics.dependency_in_flight(name, in_flight)
         self._metrics.slots(name, share)
+        self._metrics.budget_leased(name, self._gate.leased(name))
         circuit = self._gate.circuits.get(name)
         window = self._gate.windows[name].totals(now_s)
         if circuit is None:

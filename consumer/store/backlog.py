@@ -57,6 +57,22 @@ SELECT CASE WHEN parked_at IS NOT NULL THEN 'parked' WHEN published_at IS NOT NU
 FROM {schema}.outbox GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
+# Bounded, for every worker asks every few seconds: beyond that, the number hardly matters.
+_LAG = """
+SELECT (SELECT count(*) FROM (
+            SELECT FROM {schema}.outbox WHERE parked_at IS NULL AND ordering_key IS NULL
+            AND available_at <= statement_timestamp() LIMIT $1) AS due)
+     + (SELECT count(*) FROM (
+            SELECT FROM {schema}.outbox WHERE parked_at IS NULL AND ordering_key IS NOT NULL
+            LIMIT $1) AS ordered) AS pending,
+       (SELECT count(*) FROM (
+            SELECT FROM {schema}.outbox WHERE parked_at IS NOT NULL LIMIT $1) AS parked) AS parked,
+       coalesce(extract(epoch FROM statement_timestamp() - (
+            SELECT min(available_at) FROM {schema}.outbox
+            WHERE parked_at IS NULL AND ordering_key IS NULL)), 0)::float8 AS late_seconds
+"""
+_COUNTED_AT_MOST = 10_000
+
 _PARKED = """
 SELECT id, exchange, routing_key, type, message_id, ordering_key, tries, last_error, parked_at
 FROM {schema}.outbox WHERE parked_at IS NOT NULL AND id > $1 ORDER BY id LIMIT $2
@@ -76,6 +92,30 @@ async def waiting(driver: Driver, schema: Schema) -> list[Waiting]:
                 row["oldest_at"], row["late_seconds"])
         for row in await driver.fetch(schema.sql(_WAITING))
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind the outbox is. Counts end at 10,000.
+
+    Args:
+        pending: Rows that should have been published by now.
+        late_seconds: For how long the first of them has been due; 0 where none is.
+        parked: Rows nobody publishes until an operator acts.
+    """
+
+    pending: int
+    late_seconds: float
+    parked: int
+
+
+async def lag(driver: Driver, schema: Schema) -> Lag:
+    """How far behind the outbox is. Takes no lock; reads little, however much waits. Indexes:
+    `outbox_due`, `outbox_ordered`, `outbox_parked`.
+    """
+    row = await driver.fetchrow(schema.sql(_LAG), _COUNTED_AT_MOST)
+    assert row is not None
+    return Lag(row["pending"], max(0.0, row["late_seconds"]), row["parked"])
 
 
 async def parked(

@@ -22,6 +22,8 @@ class DependencyMetrics:
             "budget_granted", "Retries that the budget granted this process.", "dependency")
         self._denied = make.counter(
             "budget_denied", "Wishes for a retry that the budget did not grant.", "dependency")
+        self._level = make.gauge(
+            "budget_level", "Retries that the fleet's budget could pay for.", "dependency")
         self._leased = make.gauge(
             "budget_leased", "Granted retries that this process has not begun.", "dependency")
         self._breaker = make.gauge(
@@ -44,6 +46,10 @@ class DependencyMetrics:
         """The budget granted so many of the retries wished for, and denied so many."""
         self._granted[dependency,].inc(granted)
         self._denied[dependency,].inc(denied)
+
+    def budget_level(self, dependency: str, left: int) -> None:
+        """The fleet's budget can pay for so many retries now."""
+        self._level[dependency,].set(left)
 
     def budget_leased(self, dependency: str, n: int) -> None:
         """This process holds so many granted retries now."""

@@ -30,7 +30,8 @@ class Metrics(WorkMetrics, DependencyMetrics):
         WorkMetrics.__init__(self, make, handlers, queues)
         DependencyMetrics.__init__(self, make, dependencies)
         self._pool_wait = make.histogram(
-            "pool_wait_seconds", "Time waited for a database connection.", buckets=LATENCIES_S)
+            "pool_wait_seconds", "Time a delivery waited in the worker for a transaction.",
+            buckets=LATENCIES_S)
         self._outbox_pending = make.gauge("outbox_pending", "Outbox rows that wait to be sent.")
         self._outbox_lag = make.gauge(
             "outbox_lag_seconds", "Age of the oldest outbox row that waits to be sent.")
@@ -39,7 +40,7 @@ class Metrics(WorkMetrics, DependencyMetrics):
         ProcessCollector(registry=self._registry)
 
     def pool_waited(self, seconds: float) -> None:
-        """A database connection was waited for so long."""
+        """A delivery in hand has waited so long for one of its queue's transactions."""
         self._pool_wait[()].observe(max(0.0, seconds))
 
     def outbox(self, pending: int, oldest_age_s: float, parked: int) -> None:

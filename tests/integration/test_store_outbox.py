@@ -14,7 +14,7 @@ from store_fixtures import Stores, store, stores  # noqa: F401
 from consumer.command import Command
 from consumer.errors import UnsendableMessage
 from consumer.message import OutboxRow, SentRow
-from consumer.store.backlog import RowStatus, cancel, parked, waiting
+from consumer.store.backlog import Lag, RowStatus, cancel, lag, parked, waiting
 from consumer.store.connection import transaction
 from consumer.store.outbox import due as due_rows
 from consumer.store.outbox_sender import Outbox
@@ -224,3 +224,27 @@ async def test_one_key_with_a_long_queue_is_not_read_through(
             " + pg_stat_get_xact_tuples_returned('consumer.outbox'::regclass)")
     assert due.message.message_id == "2"
     assert read < 100
+
+
+async def test_the_lag_counts_what_is_due_and_what_is_parked(stores: Stores) -> None:
+    async def measured() -> Lag:
+        async with transaction(stores.engine) as driver:
+            return await lag(driver, Schema())
+
+    async def add(available: str, parked_at: str = "NULL", ordering_key: str = "NULL") -> None:
+        async with transaction(stores.engine) as driver:
+            await driver.execute(
+                "INSERT INTO consumer.outbox (exchange, routing_key, body, properties, message_id,"
+                " type, created_at, available_at, parked_at, ordering_key) VALUES ('', '', '', '',"
+                f" 'm', '', now(), {available}, {parked_at}, {ordering_key})")
+
+    assert await measured() == Lag(0, 0.0, 0)
+    await add("now() + interval '1 hour'")
+    assert await measured() == Lag(0, 0.0, 0)
+    await add("now() - interval '90 s'")
+    await add("now() - interval '30 s'")
+    await add("now()", ordering_key="'k'")
+    await add("now() - interval '1 hour'", parked_at="now()")
+    found = await measured()
+    assert (found.pending, found.parked) == (3, 1)
+    assert found.late_seconds >= 90

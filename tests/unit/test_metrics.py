@@ -62,6 +62,7 @@ RECORDED: list[tuple[Record, str, dict[str, str], float]] = [
       for why in RetryDecision),
     (lambda m: m.budget("psp", 3, 2), "consumer_budget_granted_total", {"dependency": "psp"}, 3),
     (lambda m: m.budget("psp", 3, 2), "consumer_budget_denied_total", {"dependency": "psp"}, 2),
+    (lambda m: m.budget_level("psp", 9), "consumer_budget_level", {"dependency": "psp"}, 9),
     (lambda m: m.budget_leased("psp", 4), "consumer_budget_leased", {"dependency": "psp"}, 4),
     *((lambda m, state=state: m.breaker("psp", state),
        "consumer_breaker_state", {"dependency": "psp", "state": state.value}, 1)

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from consumer import App, Context, Options, Retry
+from consumer import App, Budget, Context, Options, Retry
 from examples.payments.app import QUEUES
 from examples.payments.commands import CapturePayment
 from examples.payments.handlers import Capture, Refund, WriteReceipt
@@ -27,5 +27,6 @@ class FlakyCapture(Capture):
             raise Retry("the bank did not answer")
 
 
+# All its commands come at once and many fail at first: more than the default budget saves up for.
 app = App("payments-demo", handlers=[FlakyCapture, Refund, WriteReceipt], queues=QUEUES,
-          deploy_grace=timedelta(seconds=3))
+          deploy_grace=timedelta(seconds=3), retry_budget=Budget(ratio=0.5, capacity=500))

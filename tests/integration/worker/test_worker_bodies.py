@@ -61,7 +61,8 @@ class DerivedKey(Handler[Payload]):
         await effect(context)
 
 
-APP = App("notes", handlers=[Notes, DerivedKey], deploy_grace=timedelta(0))
+APP = App("notes", handlers=[Notes, DerivedKey], deploy_grace=timedelta(0),
+          retry_budget=None)
 
 
 def raw(body: bytes, key: str, **properties: Any) -> Post:
