@@ -61,6 +61,18 @@ def _patterns(patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(patterns)
 
 
+def _check_budget(budget: object) -> None:
+    if budget is not None and not isinstance(budget, Budget):
+        raise RegistrationError(f"retry_budget is {budget!r}, but must be a Budget or None",
+                                remedy="write retry_budget=Budget(…)")
+
+
+def _check_dependency(dependency: object) -> None:
+    if not isinstance(dependency, Dependency):
+        raise RegistrationError(f"dependencies holds {dependency!r}, which is no Dependency",
+                                remedy='write App(dependencies=[Dependency("…")])')
+
+
 @asynccontextmanager
 async def _nothing(app: "App") -> AsyncIterator[None]:
     yield None
@@ -109,10 +121,12 @@ class App:
             raise RegistrationError("deploy_grace is negative")
         self.deploy_grace = deploy_grace
         self.name, self.prefix, self.lifespan = name, prefix, lifespan
+        _check_budget(retry_budget)
         self.retry_budget, self.classify = retry_budget, classify
         self.reply_patterns = _patterns(reply_patterns)
         self.dependencies: dict[str, Dependency] = {}
         for dependency in dependencies:
+            _check_dependency(dependency)
             if dependency.name in self.dependencies:
                 raise RegistrationError(f"dependency {dependency.name!r} is declared twice")
             self.dependencies[dependency.name] = dependency

@@ -218,4 +218,4 @@ def _consumer(stack: AsyncExitStack, parts: _Parts, queue: Queue,
     return QueueConsumer(
         queue, parts.broker, intake, executors, prefetch=prefetch,
         held_back=partial(parts.gate.held_back, queue.name),
-        probing=partial(parts.gate.probing, queue.name))
+        probing=partial(parts.gate.probing, queue.name), requeued=parts.metrics.requeued)

@@ -51,6 +51,11 @@ class Dependency:
         if len(self.name.encode()) > MAX_NAME_BYTES:
             raise RegistrationError(
                 f"dependency {self.name[:40]!r}: its name is longer than {MAX_NAME_BYTES} bytes")
+        layers: object = self.attempts
+        if not isinstance(layers, int | Mapping):
+            raise RegistrationError(
+                f"dependency {self.name!r}: attempts is {layers!r}, but must be a whole number, or "
+                "those of each layer by its name", remedy='write attempts={"sdk": 3}, say')
         for layer, attempts in self.layers.items():
             self._at_least_one(f"attempts of {layer!r}", attempts)
         self._at_least_one("calls", self.calls)
@@ -62,6 +67,12 @@ class Dependency:
             raise RegistrationError(
                 f"dependency {self.name!r}: timeout is {self.timeout!r}, but must be a timedelta "
                 "above 0 and at most an hour", remedy="write timeout=timedelta(seconds=…)")
+        for option, kind in (("budget", Budget), ("breaker", Breaker)):
+            value = getattr(self, option)
+            if value is not None and not isinstance(value, kind):
+                raise RegistrationError(
+                    f"dependency {self.name!r}: {option} is {value!r}, but must be a "
+                    f"{kind.__name__} or None", remedy=f"write {option}={kind.__name__}(…)")
 
     def _at_least_one(self, option: str, value: object) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

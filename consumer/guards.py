@@ -45,8 +45,16 @@ def guards(  # noqa: PLR0913 - what a process has
     budgets = Budgets(budget_store, called, metrics, clock.monotonic)
     room = SlotRoom(called, clock.monotonic)
     shares = Shares(slot_store, called, room, worker, settings.heartbeat, clock.monotonic)
-    circuits = {d.name: _circuit(d, metrics, changed) for d in called if d.breaker is not None}
-    return Guards(Gate(app, budgets, room, circuits, metrics, clock), budgets, shares)
+    circuits: dict[str, Circuit] = {}
+    gate = Gate(app, budgets, room, circuits, metrics, clock)
+
+    def breaker_changed() -> None:
+        gate.breaker_changed()
+        changed()
+
+    circuits.update({d.name: _circuit(d, metrics, breaker_changed)
+                     for d in called if d.breaker is not None})
+    return Guards(gate, budgets, shares)
 
 
 async def watch(stack: AsyncExitStack, watching: Guards) -> None:
@@ -64,8 +72,12 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 def dependencies(app: App) -> list[Dependency]:
-    """All that the app's handlers call, each once."""
-    found = {d.name: d for entry in app.registrations for d in app.dependencies_of(entry)}
+    """All that the app's handlers call, each once: as declared, where any handler names it."""
+    found: dict[str, Dependency] = {}
+    for entry in app.registrations:
+        for dependency in app.dependencies_of(entry):
+            if entry.dependencies or dependency.name not in found:
+                found[dependency.name] = dependency
     return list(found.values())
 
 

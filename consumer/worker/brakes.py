@@ -25,6 +25,7 @@ class Brakes:
     def __init__(self, changed: asyncio.Event) -> None:
         self._changed = changed
         self._brakes: dict[tuple[str, str], Brake] = {}
+        self._alarmed: set[str] = set()  # what ends after the pull is no news
         self.pulled: dict[str, str] = {}
 
     def ended(self, registration: Registration, *, permanent: bool) -> None:
@@ -33,7 +34,8 @@ class Brakes:
         brake = self._brakes.get(which)
         if brake is None:
             brake = self._brakes[which] = Brake()
-        if brake.ended(permanent) and queue not in self.pulled:
+        if brake.ended(permanent) and queue not in self._alarmed:
+            self._alarmed.add(queue)
             why = f"most of the last messages of handler {scope} died of permanent errors"
             log.error("brake_pulled", queue=queue, handler=scope, why=why,
                       remedy=f"see what fails, deploy a better version, consumer resume {queue}")
@@ -46,6 +48,7 @@ class Brakes:
 
     def resumed(self, queue: str) -> None:
         """The queue is consumed again: what its handlers did before is forgotten."""
+        self._alarmed.discard(queue)
         for (name, _), brake in self._brakes.items():
             if name == queue:
                 brake.release()

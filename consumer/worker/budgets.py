@@ -37,7 +37,8 @@ class _Purse:
 
     def wish(self, dependency: str) -> Wish | None:
         """What to exchange now; nothing is left to report then."""
-        wanted = sum(not future.done() for future in self.waiting)
+        self.waiting = deque(future for future in self.waiting if not future.done())
+        wanted = len(self.waiting)
         if not self.originals and not self.returned and not wanted:
             return None
         wish = Wish(dependency, self.budget, self.originals, self.returned, wanted)
@@ -68,6 +69,11 @@ class Budgets:
     def limits(self, dependency: str) -> bool:
         """Whether retries have to be paid for at all."""
         return dependency in self._purses
+
+    def leased(self, dependency: str) -> int:
+        """Granted retries that have not begun."""
+        purse = self._purses.get(dependency)
+        return len(purse.grants) if purse is not None else 0
 
     async def pay(self, dependency: str) -> bool:
         """Wait until a retry is granted or denied. What is granted is spent, or `give_back`."""
@@ -121,6 +127,9 @@ class Budgets:
         except (StoreUnavailable, SerializationConflict) as error:
             log.warning("budget_not_exchanged", error=describe(error))
             granted = [0] * len(wishes)
+        except Exception:
+            log.exception("defect")  # those who wait must be answered, and the loop must not end
+            granted = [0] * len(wishes)
         for wish, number in zip(wishes, granted, strict=True):
             self._answer(wish, number)
 
@@ -140,12 +149,14 @@ class Budgets:
 
     def _answer(self, wish: Wish, granted: int) -> None:
         """The first who wait get what was granted; the rest of those asked for are denied."""
-        purse, left, answered = self._purses[wish.dependency], granted, 0
-        while purse.waiting and answered < wish.wanted:
-            future = purse.waiting.popleft()
+        purse, left, denied = self._purses[wish.dependency], granted, 0
+        for place, future in enumerate(list(purse.waiting)):
+            if place >= wish.wanted and not left:
+                break  # it came since, and was not asked for
+            purse.waiting.popleft()
             if not future.done():
-                answered += 1
                 future.set_result(left > 0)
+                denied += not left
                 left = max(0, left - 1)
         purse.grants.extend([self._now()] * left)
-        self._metrics.budget(wish.dependency, granted, max(0, answered - granted))
+        self._metrics.budget(wish.dependency, granted, denied)

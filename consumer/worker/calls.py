@@ -47,6 +47,7 @@ class AttemptCalls:
         self._whole = request.registration.options.hold_slots == "attempt"
         self._permits: dict[str, Permit] = {}
         self._inside = self._counted = self._called = False
+        self._lacking: tuple[str, ...] = ()  # what it waits for a slot of
 
     def remaining_s(self) -> float:
         """Until the attempt has to end, 0 at least."""
@@ -68,6 +69,8 @@ class AttemptCalls:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, TimeoutError) and self._lacking and not self._called:
+                raise self._no_slot() from error  # all its time went by in the wait for a slot
             outcome = self._judged(error)
             if not isinstance(error, DependencyUnavailable):
                 self._count()
@@ -82,9 +85,11 @@ class AttemptCalls:
     async def call(self, names: tuple[str, ...]) -> AsyncIterator[Call]:
         """What `Context.call` promises."""
         names = self._checked(names)
-        slots = () if self._whole else await self._slots(names)
-        self._inside = True
+        slots: tuple[str, ...] = ()
+        self._inside = True  # also while it waits for slots: nobody waits while holding one
         try:
+            if not self._whole:
+                slots = await self._slots(names)
             entered = self._enter([name for name in names if name not in self._permits])
             permits = entered | {name: self._permits.pop(name)
                                  for name in names if name in self._permits}
@@ -111,7 +116,9 @@ class AttemptCalls:
             async with asyncio.timeout(left().total_seconds()):
                 yield Call(remaining=left, now=self._clock.now)
         except BaseException as error:
-            outcome = self._judged(error)
+            # The attempt's own timeout may come first where both end at once.
+            late = isinstance(error, asyncio.CancelledError) and self._clock.monotonic() >= ends_s
+            outcome = CallOutcome.FAILURE if late else self._judged(error)
             raise
         finally:
             self._leave(permits, outcome, started_s)
@@ -137,14 +144,19 @@ class AttemptCalls:
             return ()
         started_s = self._clock.monotonic()
         spare_s = self._request.registration.options.min_attempt.total_seconds()
+        self._lacking = limited
         taken = await self._gate.slots.take(limited, self.remaining_s() - spare_s)
         waited_s = self._clock.monotonic() - started_s
         for name in limited:
             self._calls.metrics.slot_waited(name, waited_s)
         if not taken:
-            raise DependencyUnavailable(", ".join(limited), "no slot came free in time",
-                                        no_slot=True)
+            raise self._no_slot()
+        self._lacking = ()
         return limited
+
+    def _no_slot(self) -> DependencyUnavailable:
+        return DependencyUnavailable(", ".join(self._lacking), "no slot came free in time",
+                                     no_slot=True)
 
     def _enter(self, names: Sequence[str]) -> dict[str, Permit]:
         """A permit of each breaker, or of none."""

@@ -46,6 +46,7 @@ class Executor:
     async def run(self) -> None:
         """Work until the intake is closed, or cancelled. Cancelling rolls back what is open."""
         while batch := await self._intake.take(self._processor.group_size.limit):
+            self._observer.taken(batch)
             try:
                 await self._settle(batch, await self._outcomes(batch))
             finally:

@@ -1,7 +1,9 @@
 """A failed attempt, written down in one transaction together with what follows from it."""
 
 import json
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
@@ -134,14 +136,18 @@ class FailureRecorder:
 
     def _told(self, request: Request, why: DeadReason) -> Outgoing | None:
         """The reply to a requester whose command is given up; errors are not for it to see."""
-        fallback = None
-        if why in replies.UNAVAILABLE and request.delivery.message.properties.reply_to:
-            try:
-                fallback = request.registration.handler.fallback_reply(request.command)
-                json.dumps(fallback, allow_nan=False)
-            except Exception as error:
-                log.error("no_fallback_reply", handler=request.registration.scope,
-                          error=describe(error))
-                fallback = None
         return self._reader.refusal(request.delivery, request.key, why,
-                                    f"the command was given up: {why}", fallback)
+                                    f"the command was given up: {why}", self.fallback(request, why))
+
+    def fallback(self, request: Request, why: DeadReason) -> Mapping[str, Any] | None:
+        """What the handler tells a requester instead of a result, if one waits; None is nothing."""
+        if why not in replies.UNAVAILABLE or not request.delivery.message.properties.reply_to:
+            return None
+        try:
+            fallback = request.registration.handler.fallback_reply(request.command)
+            json.dumps(fallback, allow_nan=False)
+        except Exception as error:
+            log.error("no_fallback_reply", handler=request.registration.scope,
+                      error=describe(error))
+            return None
+        return fallback

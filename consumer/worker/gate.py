@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from consumer.app import App
 from consumer.core.admit import Barrier, Run
 from consumer.core.breaker import Circuit, State
+from consumer.core.copies import parks
 from consumer.message import Lane
 from consumer.ports import Clock
 from consumer.telemetry.labels import RetryDecision
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.window import Window
 from consumer.worker.budgets import Budgets
+from consumer.worker.passage import Passage
 from consumer.worker.requests import Request
 from consumer.worker.slots import SlotRoom
 
@@ -39,13 +41,26 @@ class Gate:
             for entry in app.registrations}
         self._common = {queue: _common(app, queue) for queue in app.queues}
         self.windows = {name: Window() for names in self._names.values() for name in names}
+        self._listeners: list[Callable[[], None]] = []
+
+    def leased(self, dependency: str) -> int:
+        """Granted retries of it that have not begun in this process."""
+        return self._budgets.leased(dependency)
 
     def on_free(self, listener: Callable[[], None]) -> None:
         """`listener` is called whenever `enter` may say something else than before."""
         self.slots.on_free(listener)
+        self._listeners.append(listener)
+
+    def breaker_changed(self) -> None:
+        """A breaker is in another state than before."""
+        for listener in self._listeners:
+            listener()
 
     def barrier(self, request: Request) -> Barrier | None:
         """What stands before a run of it now, slots left aside that will come free."""
+        if request.passage.barred is not None:
+            return request.passage.barred
         left_s, registration = request.left_s(self._clock.monotonic()), request.registration
         if left_s is not None:
             shortest_s = registration.options.min_attempt.total_seconds()
@@ -79,8 +94,13 @@ class Gate:
                    for name in self._common[queue])
 
     def has_toll(self, request: Request) -> bool:
-        """Whether it looks like a retry that is to be paid for before it begins."""
-        return (request.ticket is not None and not request.passage.tolled
+        """Whether it may be a retry, which is to be paid for before it begins.
+
+        Besides copies with a ticket, those that were parked: one can take the place of a retry
+        that stayed away, and would otherwise never get a grant.
+        """
+        may_be_retry = request.ticket is not None or parks(request.delivery.message) > 0
+        return (may_be_retry and not request.passage.tolled
                 and any(map(self._budgets.limits, self._names[request.registration.scope]))
                 and self.barrier(request) is None)
 
@@ -103,11 +123,19 @@ class Gate:
             request.passage.paid = tuple(paid)
 
     def enter(self, request: Request) -> bool:
-        """Its way to an executor is free, its slots are taken. False: it has to wait for a slot."""
+        """Its way to an executor is free, its slots are taken. False: it has to wait, for a slot or
+        for what becomes of its queue, from which nothing should be taken now.
+        """
         registration = request.registration
-        if not registration.dependencies or registration.options.hold_slots == "call":
+        if not registration.dependencies:
             return True
-        if self.barrier(request) is not None:  # it will not run, and so needs none
+        barrier = self.barrier(request)
+        if barrier is not None:  # it will not run, and so needs no slot
+            if barrier is not Barrier.DEADLINE and self.held_back(request.delivery.queue):
+                return False
+            request.passage.barred = barrier
+            return True
+        if registration.options.hold_slots == "call":
             return True
         if not self.slots.try_take(registration.dependencies):
             return False
@@ -117,11 +145,13 @@ class Gate:
     def begin(self, request: Request, run: Run) -> bool:
         """Its handler may begin. False: there is no budget for this retry."""
         passage = request.passage
-        if not passage.begun:
-            if run.costs and not self._spend(request):
-                return False
-            passage.begun = True
-        return True
+        if passage.begun:
+            return True
+        if not run.costs:  # whatever ticket it shows
+            self._give_back(passage)
+            return True
+        passage.begun = self._spend(request)
+        return passage.begun
 
     def count(self, request: Request, run: Run) -> None:
         """Its handler has begun, or called something for the first time if it holds slots so."""
@@ -162,12 +192,17 @@ class Gate:
             self.slots.release(passage.slots)
             passage.slots = ()
         if not passage.begun:
-            self._return(passage.paid)
-            passage.paid = ()
+            self._give_back(passage)
+
+    def _give_back(self, passage: Passage) -> None:
+        self._return(passage.paid)
+        passage.paid = ()
 
     def _spend(self, request: Request) -> bool:
         passage, names = request.passage, self._names[request.registration.scope]
-        granted = not passage.denied and (bool(passage.paid) or self._pay_now(names))
+        if not passage.paid and not passage.denied and self._pay_now(names):
+            passage.paid = names
+        granted = bool(passage.paid)
         now_s = self._clock.monotonic()
         for name in names:
             self._metrics.retry(

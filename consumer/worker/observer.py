@@ -1,5 +1,7 @@
 """Counts what became of each delivery, once it is settled: metrics, recent counts, brakes."""
 
+from collections.abc import Sequence
+
 from consumer.outcome import (
     Ack,
     AckReason,
@@ -27,6 +29,13 @@ class Observer:
     def __init__(self, gate: Gate, metrics: Metrics, clock: Clock, brakes: Brakes) -> None:
         self._gate, self._metrics, self._clock, self._brakes = gate, metrics, clock, brakes
 
+    def taken(self, batch: Sequence[Item]) -> None:
+        """An executor begins with these."""
+        self._metrics.pool_waited(self._clock.monotonic() - batch[0].arrived_s)
+        first = batch[0].read
+        if isinstance(first, Request):
+            self._metrics.grouped(first.registration.scope, len(batch))
+
     def settled(self, item: Item, outcome: Outcome) -> None:
         """`outcome` has happened to the delivery."""
         match outcome:
@@ -40,6 +49,8 @@ class Observer:
             case DeadLetter():
                 self._metrics.dead(item.delivery.queue, outcome.why)
                 self._refused(item, outcome.why)
+                if outcome.why is DeadReason.DEADLINE:
+                    self._in_time(item, outcome.why)
                 if outcome.why is DeadReason.KEY_CONFLICT:
                     self._met(item, Met.CONFLICT)
             case Requeue():
@@ -53,7 +64,10 @@ class Observer:
             self._met(item, Met.DUPLICATE)
         if ack.dead is not None:
             self._metrics.dead(item.delivery.queue, ack.dead)
-            self._refused(item, ack.dead)
+            if not ack.attempt:
+                self._refused(item, ack.dead)
+        if ack.why is AckReason.DONE or ack.dead is not None:
+            self._in_time(item, ack.dead)
         if ack.attempt:
             self._attempted(item, request, ack)
 
@@ -69,10 +83,16 @@ class Observer:
             self._metrics.succeeded(scope, now_s - item.arrived_s)
             if ack.attempt > 1:
                 self._metrics.recovered(scope)
-            if request.expires_s is not None:
-                self._metrics.within_deadline(scope, now_s <= request.expires_s)
         if succeeded or ack.dead is not None:
             self._brakes.ended(request.registration, permanent=ack.dead is DeadReason.PERMANENT)
+
+    def _in_time(self, item: Item, dead: DeadReason | None) -> None:
+        """A command has ended: before its deadline, if it has one, or not."""
+        request = item.read
+        if isinstance(request, Request) and request.expires_s is not None:
+            within = dead is not DeadReason.DEADLINE \
+                and self._clock.monotonic() <= request.expires_s
+            self._metrics.within_deadline(request.registration.scope, within)
 
     def _aged(self, item: Item) -> None:
         """How long it has waited, by the producer's word."""

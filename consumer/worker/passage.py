@@ -1,20 +1,24 @@
 """What one delivery holds on its way: slots, and retries that were granted and have not begun."""
 
+from consumer.core.admit import Barrier
+
 
 class Passage:
     """Belongs to one delivery; requests made of it share it.
 
     Attributes:
         slots: Dependencies whose slots it holds for the whole attempt.
+        barred: What stood before it when it was let through without slots, so that it must not run.
         paid: Dependencies whose budgets granted its retry.
         tolled: Its retry was granted, or `denied`.
         begun: Its handler may have begun, so what was granted is spent.
         counted: It has been counted as an original or a retry.
     """
 
-    __slots__ = ("begun", "counted", "denied", "paid", "slots", "tolled")
+    __slots__ = ("barred", "begun", "counted", "denied", "paid", "slots", "tolled")
 
     def __init__(self) -> None:
         self.slots: tuple[str, ...] = ()
         self.paid: tuple[str, ...] = ()
+        self.barred: Barrier | None = None
         self.tolled = self.denied = self.begun = self.counted = False

@@ -148,8 +148,15 @@ class Processor:
         self._gate.undo(request)
         if self._gate.barrier(request) is Barrier.DEADLINE:
             return await self._alone(self._reader.again(request))
-        return self._reader.park(
+        return self._postponed(
             request, ParkReason.NO_SLOT if error.no_slot else ParkReason.BREAKER)
+
+    def _postponed(self, request: Request, why: ParkReason) -> Outcome:
+        """It is parked; but where its whole queue is to be left alone, it goes back there."""
+        closed = why in (ParkReason.BREAKER, ParkReason.NO_SLOT)
+        if closed and self._gate.held_back(request.delivery.queue) is not None:
+            return Requeue(RequeueReason.PAUSE)
+        return self._reader.park(request, why)
 
     async def _once(self, request: Request) -> Outcome:
         async with self._store.transaction() as transaction:
@@ -272,13 +279,14 @@ class Processor:
             case Drop(why):
                 return Ack(why, reply=self._reader.reply_to_drop(request, why))
             case Park(why):
-                return self._reader.park(request, why)
+                return self._postponed(request, why)
             case Refuse(why, detail):
                 prints = {"fingerprint": request.fingerprint.digest}
                 if meeting.claim is not None:
                     prints["claimed-fingerprint"] = meeting.claim.fingerprint.digest
                 return self._reader.die(request.delivery, request.key, why, detail,
-                                        handler=request.registration.scope, fingerprints=prints)
+                                        handler=request.registration.scope, fingerprints=prints,
+                                        fallback=self._failures.fallback(request, why))
             case Run() | Expire():
                 raise AssertionError("these are not left undone")
         assert_never(admission)

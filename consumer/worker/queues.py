@@ -28,19 +28,20 @@ class QueueConsumer:
         executors: They run until `stop`, whether the queue is being consumed or not.
         held_back: Why no message should be taken now, for people; or None.
         probing: Whether only single messages should be taken now.
+        requeued: Told of each delivery that is given back, and why.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a queue needs
         self, queue: Queue, broker: Broker, intake: Intake, executors: Sequence[Executor], *,
         prefetch: tuple[int, int], held_back: Callable[[], str | None],
-        probing: Callable[[], bool],
+        probing: Callable[[], bool], requeued: Callable[[str, RequeueReason], None],
     ) -> None:
         self.queue, self.intake = queue, intake
         self.held_back = held_back
         self.resting = ""
         """Why this process does not consume it now; empty while it does."""
         self._broker, self._executors = broker, executors
-        self._full, self._probing = prefetch, probing
+        self._full, self._probing, self._requeued = prefetch, probing, requeued
         self._prefetch = prefetch
         self._subscriptions: list[Subscription] = []
         self._switching = asyncio.Lock()
@@ -75,6 +76,7 @@ class QueueConsumer:
             if self._subscriptions and prefetch == self._prefetch:
                 return
             await self._cancel()
+            await self._give_back(RequeueReason.PAUSE)
             self._prefetch = prefetch
             lanes = zip((Lane.LIVE, Lane.REPLAY), prefetch, strict=True)
             try:
@@ -97,8 +99,13 @@ class QueueConsumer:
             if self._subscriptions:
                 await self._cancel()
                 log.info("consuming_stopped", queue=self.queue.name, why=why, reason=reason)
-            for item in self.intake.clear():
-                await item.settlement.requeue()
+            await self._give_back(why)
+
+    async def _give_back(self, why: RequeueReason) -> None:
+        """What has not begun is back at the broker."""
+        for item in self.intake.clear():
+            if await item.settlement.requeue():
+                self._requeued(self.queue.name, why)
 
     async def _cancel(self) -> None:
         subscriptions, self._subscriptions = self._subscriptions, []

@@ -132,12 +132,12 @@ class RequestReader:
         longest = _PARK_LONGEST_WITHOUT_BUDGET if why is ParkReason.BUDGET else _PARK_LONGEST
         return self._parked(request.delivery, request.key, why, longest, request.seen)
 
-    def die(self, delivery: Delivery, key: str | None, why: DeadReason, error: str,
-            **more: Any) -> DeadLetter:
-        """Dead-letter a delivery that owns no claim."""
+    def die(self, delivery: Delivery, key: str | None, why: DeadReason, error: str, *,
+            fallback: Mapping[str, Any] | None = None, **more: Any) -> DeadLetter:
+        """Dead-letter a delivery that owns no claim; its requester is told so, and `fallback`."""
         death = copies.Death(why, error, self._clock.now(), **more)
         letter = copies.dead_letter(self._app.prefix, delivery, key, death)
-        return DeadLetter(why, error, letter, self.refusal(delivery, key, why, error))
+        return DeadLetter(why, error, letter, self.refusal(delivery, key, why, error, fallback))
 
     def refusal(self, delivery: Delivery, key: str | None, why: DeadReason | None, message: str,
                 fallback: Mapping[str, Any] | None = None) -> Outgoing | None:

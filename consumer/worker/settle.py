@@ -17,6 +17,8 @@ from consumer.ports import Publisher, Receipt, Settlement
 
 log = structlog.get_logger("consumer.worker")
 
+_DIRECT_REPLY_TO = "amq.rabbitmq.reply-to."
+
 
 class Settler:
     """Settles deliveries.
@@ -58,7 +60,11 @@ class Settler:
         if reply is None:
             return
         [published] = await self._publisher.publish([reply])
-        if published.receipt is not Receipt.CONFIRMED:
+        # RabbitMQ 3 returns every direct reply, those it delivers among them
+        # (https://www.rabbitmq.com/docs/3.13/direct-reply-to, "Caveats and Limitations").
+        told = published.receipt is not Receipt.UNROUTABLE \
+            or not reply.routing_key.startswith(_DIRECT_REPLY_TO)
+        if published.receipt is not Receipt.CONFIRMED and told:
             log.info("reply_not_delivered", receipt=published.receipt, detail=published.detail)
 
     async def _place(self, message: Outgoing, why: str) -> None:

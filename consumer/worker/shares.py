@@ -48,7 +48,11 @@ class Shares:
             await asyncio.sleep(self._every_s)
 
     async def renew(self) -> None:
-        """The shares are those the store gives now; where it fails, they last until their end."""
+        """The shares are those the store gives now.
+
+        Where it fails, no more slots are used than were in flight, and those until the end of the
+        lease: it may have given the rest to others.
+        """
         if not self._limits:
             return
         wishes = [SlotWish(name, limit, self._room.report(name), self._alive + timeout)
@@ -58,6 +62,9 @@ class Shares:
             shares = await self._store.renew(self._worker, wishes)
         except (StoreUnavailable, SerializationConflict) as error:
             log.warning("shares_not_renewed", error=describe(error))
+            return
+        except Exception:
+            log.exception("defect")  # the loop must not end: shares that are not renewed lapse
             return
         for wish, share in zip(wishes, shares, strict=True):
             self._room.grant(wish.dependency, share, asked_s + wish.lease.total_seconds())
