@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-oldest lint wheel clean
+.PHONY: help setup demo overload test test-unit test-oldest lint wheel clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -18,6 +18,9 @@ setup: .venv/.ready ## make the virtual environment
 
 demo: setup ## run the payments demo on real services; it checks itself
 	$(BIN)/python -m examples.payments.demo
+
+overload: setup ## run the overload experiment, three quarters of an hour; writes docs/overload
+	$(BIN)/python -m benchmarks.overload
 
 test: setup ## run all tests on real services: the newest, then the oldest where they are installed
 	$(BIN)/pytest
@@ -34,7 +37,7 @@ test-unit: setup ## run the tests that need no services
 lint: setup ## check style, types and import direction
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict consumer
-	$(BIN)/mypy examples
+	$(BIN)/mypy examples benchmarks
 	$(BIN)/lint-imports
 
 wheel: setup ## build the wheel into dist/

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 import structlog
@@ -43,7 +44,7 @@ def guards(  # noqa: PLR0913 - what a process has
     """
     called = dependencies(app)
     budgets = Budgets(budget_store, called, metrics, clock.monotonic)
-    room = SlotRoom(called, clock.monotonic)
+    room = SlotRoom(called, clock.monotonic, _holds(app))
     shares = Shares(slot_store, called, room, worker, settings.heartbeat, clock.monotonic)
     circuits: dict[str, Circuit] = {}
     gate = Gate(app, budgets, room, circuits, metrics, clock)
@@ -79,6 +80,16 @@ def dependencies(app: App) -> list[Dependency]:
             if entry.dependencies or dependency.name not in found:
                 found[dependency.name] = dependency
     return list(found.values())
+
+
+def _holds(app: App) -> dict[str, timedelta]:
+    """How long slots are held at most, by dependency: by a call, or by a whole attempt."""
+    holds = {name: dependency.timeout for name, dependency in app.dependencies.items()}
+    for entry in app.registrations:
+        if entry.options.hold_slots == "attempt":
+            for name in entry.dependencies:
+                holds[name] = max(holds[name], entry.options.attempt_timeout)
+    return holds
 
 
 def _circuit(dependency: Dependency, metrics: Metrics, changed: Callable[[], None]) -> Circuit:

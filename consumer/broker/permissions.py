@@ -19,11 +19,17 @@ class Permissions(NamedTuple):
 _NOTHING = "^$"
 
 
-def worker(prefix: str, queues: Iterable[str]) -> Permissions:
-    """For worker processes: consume their queues and the unroutable one, publish, relay."""
+def worker(prefix: str, queues: Iterable[str], *, replies: bool = False) -> Permissions:
+    """For worker processes: consume their queues and the unroutable one, publish, relay.
+
+    Args:
+        replies: They answer requesters too. Replies go through the default exchange, which leads
+            to every queue of the virtual host. Where permissions are concerned its name is
+            `amq.default` (https://www.rabbitmq.com/docs/access-control).
+    """
     unroutable = re.escape(f"{prefix}.unroutable")
     return Permissions(
-        _NOTHING, _exchanges(prefix), f"^({_queues(queues)}|{unroutable})$")
+        _NOTHING, _exchanges(prefix, replies=replies), f"^({_queues(queues)}|{unroutable})$")
 
 
 def relay(prefix: str) -> Permissions:
@@ -43,8 +49,9 @@ def topology_job(prefix: str, queues: Iterable[str]) -> Permissions:
     return Permissions(everything, everything, everything)
 
 
-def _exchanges(prefix: str) -> str:
-    return f"^{re.escape(prefix)}\\.(commands|delay\\..*)$"
+def _exchanges(prefix: str, *, replies: bool = False) -> str:
+    ours = f"{re.escape(prefix)}\\.(commands|delay\\..*)"
+    return f"^({ours}|amq\\.default)$" if replies else f"^{ours}$"
 
 
 def _queues(queues: Iterable[str]) -> str:

@@ -36,7 +36,7 @@ class Shares:
         heartbeat: timedelta, now: Callable[[], float],
     ) -> None:
         self._store, self._room, self._worker, self._now = store, room, worker, now
-        self._limits = {d.name: (d.max_in_flight_fleet, d.timeout) for d in dependencies
+        self._limits = {d.name: d.max_in_flight_fleet for d in dependencies
                         if d.max_in_flight_fleet is not None}
         self._alive = max(_SHORTEST_LEASE, heartbeat * 3)
         self._every_s = min(_SELDOMEST_S, heartbeat.total_seconds())
@@ -55,8 +55,9 @@ class Shares:
         """
         if not self._limits:
             return
-        wishes = [SlotWish(name, limit, self._room.report(name), self._alive + timeout)
-                  for name, (limit, timeout) in self._limits.items() if limit is not None]
+        wishes = [SlotWish(name, limit, self._room.report(name),
+                           self._alive + self._room.held_for(name))
+                  for name, limit in self._limits.items()]
         asked_s = self._now()
         try:
             shares = await self._store.renew(self._worker, wishes)

@@ -6,8 +6,10 @@ that need two dependencies cannot wait for each other.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
 
 from consumer.dependency import Dependency
 
@@ -21,6 +23,7 @@ class _Slots:
     """
 
     dependency: Dependency
+    held_for: timedelta
     in_flight: int = 0
     share: int = 0
     share_until_s: float = float("-inf")
@@ -33,10 +36,12 @@ class SlotRoom:
     Args:
         dependencies: All of the app; those without a limit always have a free slot.
         now: Monotonic seconds.
+        holds: How long a slot is held at most, where that is not the dependency's timeout.
     """
 
-    def __init__(self, dependencies: Iterable[Dependency], now: Callable[[], float]) -> None:
-        self._slots = {dependency.name: _Slots(dependency) for dependency in dependencies}
+    def __init__(self, dependencies: Iterable[Dependency], now: Callable[[], float],
+                 holds: Mapping[str, timedelta] = MappingProxyType({})) -> None:
+        self._slots = {d.name: _Slots(d, holds.get(d.name, d.timeout)) for d in dependencies}
         self._now = now
         self._queue: deque[tuple[tuple[str, ...], asyncio.Future[None]]] = deque()
         self._listeners: list[Callable[[], None]] = []
@@ -49,6 +54,10 @@ class SlotRoom:
         """Slots in use."""
         return self._slots[name].in_flight
 
+    def held_for(self, name: str) -> timedelta:
+        """How long a slot is held at most."""
+        return self._slots[name].held_for
+
     def limit(self, name: str) -> int | None:
         """Slots this process may use now; None is any number."""
         slots, limits = self._slots[name], list[int]()
@@ -56,7 +65,7 @@ class SlotRoom:
             limits.append(slots.dependency.max_in_flight)
         if slots.dependency.max_in_flight_fleet is not None:
             # A call that would outlast the lease could run beside one of the share's next owner.
-            ends_s = self._now() + slots.dependency.timeout.total_seconds()
+            ends_s = self._now() + slots.held_for.total_seconds()
             limits.append(slots.share if ends_s <= slots.share_until_s else 0)
         return min(limits) if limits else None
 

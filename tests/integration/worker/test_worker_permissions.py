@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from harness import FAST, Site, effect
 from postbox import post, publish
+from requester import Requester
 from yarl import URL
 
 from consumer import App, Command, Context, Handler
@@ -58,6 +59,7 @@ async def user_urls(
     """The broker's address for each kind of user, who has the permissions documented for it."""
     kinds = {
         "worker": permissions.worker("billing", APP.queues),
+        "replying": permissions.worker("billing", APP.queues, replies=True),
         "producer": permissions.producer("billing"),
         "topology": permissions.topology_job("billing", APP.queues)}
     names = {kind: f"{kind}-{secrets.token_hex(6)}" for kind in kinds}
@@ -97,3 +99,27 @@ async def test_the_whole_path_with_the_least_permissions(
         assert site.logged(event) == []
     with pytest.raises(Exception, match="ACCESS_REFUSED"):
         await publish(user_urls["producer"], [orders[0].sent_to("")])
+
+
+@pytest.mark.parametrize(("kind", "answered"), [("replying", True), ("worker", False)])
+async def test_replies_take_a_permission_and_nothing_else_does(
+    site: Site, user_urls: dict[str, str], kind: str, answered: bool
+) -> None:
+    """A worker that may not reply does all else: the command dies, its letter is sent, others pass;
+    that nobody was told is logged. With the permission the requester is told.
+    """
+    await site.prepare(APP)
+    async with Requester.opened(site.amqp_url, "billing.commands") as requester:
+        async with site.worker(APP, amqp_url=user_urls[kind]) as worker:
+            await requester.ask("billing.bill", {"order": "never"}, "never", "c-1")
+            await requester.ask("billing.bill", {"order": "o-1"}, "o-1", "c-2")
+            await site.until(lambda: site.settled(queue="billing.mails") == 1, "the mail is sent")
+            await site.until(lambda: site.settled(why="died") == 1, "the other is dead")
+            await site.until(site.outbox_empty, "its letter is sent")
+            assert await worker.unready() == {}
+        if answered:
+            assert (await requester.answer()).correlation_id == "c-1"
+        assert requester.silent()
+    assert [letter.reason for letter in await site.taken("billing.orders.dead")] == ["permanent"]
+    assert [line["receipt"] for line in site.logged("reply_not_delivered")] == [
+        receipt for receipt in ("refused",) if not answered]

@@ -6,11 +6,14 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from simulation.bench import Charge, guards_of
 from simulation.loop import in_virtual_time
 
-from consumer import Dependency
+from consumer import App, Context, Dependency, Handler, Options
 from consumer.core.slots import SlotWish
 from consumer.errors import SerializationConflict, StoreUnavailable
+from consumer.telemetry.metrics import Metrics
+from consumer.testing.memory import FakeClock, MemoryDatabase
 from consumer.worker.shares import Shares
 from consumer.worker.slots import SlotRoom
 
@@ -185,3 +188,25 @@ async def test_a_farewell_that_fails_stops_nobody(error: Exception) -> None:
     desk.register.error = error
     await desk.shares.leave()
     assert desk.register.left == []
+
+
+def test_a_share_is_leased_for_as_long_as_a_whole_attempt_may_hold_its_slot() -> None:
+    class Slow(Handler[Charge]):
+        name, queue, dependencies = "slow", "slow", ("psp", "mail")
+        options = Options(attempt_timeout=timedelta(seconds=40))
+
+        async def handle(self, command: Charge, context: Context) -> None: ...
+
+    class Brief(Handler[Charge]):
+        name, queue, dependencies = "brief", "brief", ("sms",)
+        options = Options(attempt_timeout=timedelta(seconds=40), hold_slots="call")
+
+        async def handle(self, command: Charge, context: Context) -> None: ...
+
+    limited = [Dependency(name, timeout=timedelta(seconds=seconds), max_in_flight_fleet=4)
+               for name, seconds in (("psp", 3), ("mail", 60), ("sms", 5))]
+    app = App("shop", handlers=[Slow, Brief], dependencies=limited)
+    database = MemoryDatabase(FakeClock())
+    slots = guards_of(app, database, FakeClock(), Metrics()).gate.slots
+    assert {name: slots.held_for(name).total_seconds() for name in app.dependencies} == {
+        "psp": 40, "mail": 60, "sms": 5}

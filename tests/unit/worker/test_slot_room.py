@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -325,3 +326,15 @@ async def test_listeners_hear_of_a_grant() -> None:
     slots.on_free(lambda: heard.append("grant"))
     slots.grant("x", 1, 100.0)
     assert heard == ["grant"]
+
+
+@in_virtual_time
+async def test_no_slot_is_taken_that_could_be_held_beyond_the_lease_of_its_share() -> None:
+    """A slot that is held for a whole attempt is held for longer than a call's timeout."""
+    loop = asyncio.get_running_loop()
+    dependency = Dependency("x", timeout=timedelta(seconds=2), max_in_flight_fleet=5)
+    slots = SlotRoom([dependency], loop.time, {"x": timedelta(seconds=30)})
+    slots.grant("x", 5, loop.time() + 29)
+    assert slots.limit("x") == 0
+    slots.grant("x", 5, loop.time() + 30)
+    assert slots.limit("x") == 5
