@@ -39,6 +39,7 @@ from consumer.worker.groups import GroupSize
 from consumer.worker.requests import Request, RequestReader
 
 _CONFLICT_RERUNS = 3
+_CAN_COME_TOO_LATE = (ParkReason.BUDGET, ParkReason.BREAKER, ParkReason.NO_SLOT)
 
 log = structlog.get_logger("consumer.worker")
 
@@ -146,7 +147,8 @@ class Processor:
     async def _not_begun(self, request: Request, error: DependencyUnavailable) -> Outcome:
         """Its handler called nothing before it met a closed door: that was no attempt."""
         self._gate.undo(request)
-        if self._gate.barrier(request) is Barrier.DEADLINE:
+        if not self._reader.can_wait(request):
+            request.passage.barred = Barrier.DEADLINE
             return await self._alone(self._reader.again(request))
         return self._postponed(
             request, ParkReason.NO_SLOT if error.no_slot else ParkReason.BREAKER)
@@ -212,7 +214,11 @@ class Processor:
                             key=request.key, attempt=admission.attempt)
                 self._metrics.met(request.registration.scope, Met.TAKEOVER)
             if not self._gate.begin(request, admission):
-                return Park(ParkReason.BUDGET)
+                admission = Park(ParkReason.BUDGET)
+        waits = isinstance(admission, Park) and admission.why in _CAN_COME_TOO_LATE
+        if waits and not self._reader.can_wait(request):
+            return admit(meeting, same=same, ticket=request.ticket, lane=request.delivery.lane,
+                         barrier=Barrier.DEADLINE, too_old=not request.claim.may_create)
         return admission
 
     async def _handle(self, transaction: Transaction, runs: Sequence[tuple[Request, Run]]

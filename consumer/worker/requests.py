@@ -17,6 +17,7 @@ from consumer.core.deadline import deadline_of, first_seen
 from consumer.core.decode import Malformed, decode
 from consumer.core.fingerprint import fingerprint, matches
 from consumer.core.identity import BadKey, as_key, command_type, stated_key
+from consumer.core.ladder import UNIT
 from consumer.handler import Registration
 from consumer.message import Delivery, Lane, Outgoing
 from consumer.outcome import AckReason, DeadLetter, DeadReason, Delay, Outcome, ParkReason
@@ -28,6 +29,7 @@ log = structlog.get_logger("consumer.worker")
 _PARK_FIRST = timedelta(seconds=1)
 _PARK_LONGEST = timedelta(seconds=60)
 _PARK_LONGEST_WITHOUT_BUDGET = timedelta(minutes=5)
+_SHARE_OF_ROOM = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,27 @@ class RequestReader:
         return replace(request, command=command)
 
     def park(self, request: Request, why: ParkReason) -> Delay:
-        """Postpone a request, longer each time."""
+        """Postpone a request, longer each time; but not beyond the last hour an attempt can begin,
+        where there is one.
+        """
         longest = _PARK_LONGEST_WITHOUT_BUDGET if why is ParkReason.BUDGET else _PARK_LONGEST
+        room = self._room(request)
+        if room is not None and room > timedelta(0):
+            longest = min(longest, room)
         return self._parked(request.delivery, request.key, why, longest, request.seen)
+
+    def can_wait(self, request: Request) -> bool:
+        """Whether it could be parked and come back in time for an attempt."""
+        room = self._room(request)
+        return room is None or room >= UNIT
+
+    def _room(self, request: Request) -> timedelta | None:
+        """How long it may be parked: the way through the delay queues takes a little longer."""
+        left_s = request.left_s(self._clock.monotonic())
+        if left_s is None:
+            return None
+        shortest_s = request.registration.options.min_attempt.total_seconds()
+        return timedelta(seconds=max(0.0, (left_s - shortest_s) * _SHARE_OF_ROOM))
 
     def die(self, delivery: Delivery, key: str | None, why: DeadReason, error: str, *,
             fallback: Mapping[str, Any] | None = None, **more: Any) -> DeadLetter:

@@ -19,7 +19,7 @@ from consumer.testing.services.probes import (
 )
 from consumer.testing.services.process import wait_until
 from consumer.testing.services.readiness import is_ready
-from consumer.testing.services.state import DATABASE, USER
+from consumer.testing.services.state import DATABASE, MAX_CONNECTIONS, USER
 
 _READY_SECONDS = 60.0
 _AMQP, _MANAGEMENT, _POSTGRES = 5672, 15672, 5432
@@ -81,7 +81,7 @@ def _containers(password: str) -> tuple[Any, Any]:
         username=USER,
         password=password,
         dbname=DATABASE,
-    )
+    ).with_command(f"-c max_connections={MAX_CONNECTIONS}")
     broker = RabbitMqContainer(
         os.environ.get("CONSUMER_RABBITMQ_IMAGE", "rabbitmq:4.3-management"),
         username=USER,

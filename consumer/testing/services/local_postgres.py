@@ -10,7 +10,7 @@ from consumer.testing.services.errors import ServicesError
 from consumer.testing.services.postgres_admin import create_database, query
 from consumer.testing.services.process import any_titled, wait_until
 from consumer.testing.services.spawn import Server, run_as
-from consumer.testing.services.state import DATABASE, USER, ServicesState
+from consumer.testing.services.state import DATABASE, MAX_CONNECTIONS, USER, ServicesState
 
 _PATIENCE_SECONDS = 15.0
 
@@ -34,7 +34,7 @@ def prepare_postgres(state: ServicesState, data: Path, binaries: Binaries) -> Se
         # Paths of sockets are limited to about 100 bytes, project folders are not.
         "unix_socket_directories=",
         "fsync=on",
-        "max_connections=200",
+        f"max_connections={MAX_CONNECTIONS}",
         word,
     )
     options = [part for setting in settings for part in ("-c", setting)]

@@ -12,6 +12,7 @@ from consumer.testing.services.endpoints import Endpoints
 from consumer.testing.services.errors import ServicesError
 from consumer.testing.services.process import ProcessRecord
 
+MAX_CONNECTIONS = 200
 USER = "app"
 DATABASE = "app"
 

@@ -1,0 +1,1 @@
+"""Measurements of the framework under load. Not part of the package."""
