@@ -25,6 +25,7 @@ MAX_HEADER_FRAME_BYTES = 131_072 - 1280
 """The most a message may have that we send or run: its copies carry up to 1,243 bytes of ours."""
 MAX_DIAGNOSTIC_BYTES = 16 * 1024
 _CUT = " […cut]"
+_DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,12 @@ def _carried(message: Message) -> Headers:
 def _properties(message: Message, headers: Headers, message_id: str, type_: str | None
                 ) -> Properties:
     sent = message.properties
+    # The broker replaces this name when a requester publishes, and closes the channel of anybody
+    # else who publishes it (https://www.rabbitmq.com/docs/direct-reply-to).
+    reply_to = None if sent.reply_to == _DIRECT_REPLY_TO else sent.reply_to
     return Properties(
         content_type=sent.content_type, content_encoding=sent.content_encoding, headers=headers,
-        delivery_mode=PERSISTENT, correlation_id=sent.correlation_id, reply_to=sent.reply_to,
+        delivery_mode=PERSISTENT, correlation_id=sent.correlation_id, reply_to=reply_to,
         message_id=message_id, timestamp=sent.timestamp, type=type_, app_id=sent.app_id,
     )
 

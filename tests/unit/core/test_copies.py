@@ -356,3 +356,17 @@ def test_a_ticket_is_read_back() -> None:
     ("é" * 11, 20, "é" * 5 + " […cut]"), ("\ud800", 1, "?"), ("", 0, ""), ("a", 0, "")])
 def test_cut(text: str, limit: int, wanted: str) -> None:
     assert cut(text, limit) == wanted
+
+
+@pytest.mark.parametrize(("stated", "kept"), [
+    ("amq.rabbitmq.reply-to", None), ("amq.rabbitmq.reply-to.g1h2.token", "same"), ("r", "same")])
+def test_the_name_only_a_requester_may_publish_is_not_copied(
+    stated: str, kept: str | None
+) -> None:
+    properties = Properties(message_id="m", reply_to=stated)
+    delivery = Delivery(Message(b"{}", properties, properties.to_wire()), "orders")
+    copies = [next_copy("shop", delivery, "k", "t", TICKET, None, SEEN),
+              parked_copy("shop", delivery, "k", timedelta(seconds=1), NOW, SEEN),
+              dead_letter("shop", delivery, "k", Death(DeadReason.PERMANENT, "x", NOW))]
+    for copy in copies:
+        assert Properties.from_wire(copy.properties).reply_to == (stated if kept else None)

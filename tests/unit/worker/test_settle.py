@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from simulation.bench import Acks
 from simulation.loop import in_virtual_time
+from structlog.testing import capture_logs
 
 from consumer.message import Outgoing, SentRow
 from consumer.outcome import (
@@ -150,3 +151,29 @@ async def test_a_defect_of_the_publisher_leaves_the_delivery_unacked() -> None:
     with pytest.raises(RuntimeError):
         await settle(LETTER, settlement, ScriptedPublisher(RuntimeError("defect")))
     assert settlement.done == []
+
+
+@pytest.mark.parametrize("receipt", [Receipt.UNROUTABLE, Receipt.REFUSED, Receipt.UNKNOWN])
+@in_virtual_time
+async def test_a_reply_that_does_not_arrive_is_tried_once_and_holds_up_nothing(
+    receipt: Receipt
+) -> None:
+    settlement, publisher = Acks(), ScriptedPublisher(Published(receipt))
+    reply = Outgoing("", "amq.rabbitmq.reply-to.x", b"{}", b"\0\0", "r")
+    assert await settle(Ack(AckReason.DIED, reply=reply), settlement, publisher)
+    assert [message for _, message in publisher.published] == [reply]
+    assert publisher.acked_before == [False]
+    assert settlement.done == ["ack"]
+
+
+@pytest.mark.parametrize(("queue", "told"), [("amq.rabbitmq.reply-to.x", 0), ("replies", 1)])
+@in_virtual_time
+async def test_that_nobody_takes_a_reply_is_told_unless_the_broker_says_so_of_all(
+    queue: str, told: int
+) -> None:
+    """RabbitMQ 3 returns direct replies as unroutable, those that it delivers too."""
+    publisher = ScriptedPublisher(Published(Receipt.UNROUTABLE))
+    reply = Outgoing("", queue, b"{}", b"\0\0", "r")
+    with capture_logs() as logs:
+        await settle(Ack(AckReason.DIED, reply=reply), Acks(), publisher)
+    assert [line["event"] for line in logs].count("reply_not_delivered") == told
