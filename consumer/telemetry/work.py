@@ -35,7 +35,7 @@ class WorkMetrics:
         self._met = make.counter(
             "idempotency", "What deliveries met under their key.", "handler", "result")
         self._success = make.histogram(
-            "success_seconds", "Duration of attempts that succeeded.", "handler",
+            "success_seconds", "From arrival in the worker to settlement.", "handler",
             buckets=LATENCIES_S)
         self._refusal = make.histogram(
             "refusal_seconds", "Time until a delivery was refused without an attempt.",

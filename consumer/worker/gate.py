@@ -137,9 +137,18 @@ class Gate:
             return True
         if registration.options.hold_slots == "call":
             return True
-        if not self.slots.try_take(registration.dependencies):
+        return self._take_slots(request.passage, registration.dependencies)
+
+    def _take_slots(self, passage: Passage, names: tuple[str, ...]) -> bool:
+        now_s = self._clock.monotonic()
+        if not self.slots.try_take(names):
+            if passage.waits_since_s is None:
+                passage.waits_since_s = now_s
             return False
-        request.passage.slots = registration.dependencies
+        passage.slots = names
+        waited_s = 0.0 if passage.waits_since_s is None else now_s - passage.waits_since_s
+        for name in names:
+            self._metrics.slot_waited(name, waited_s)
         return True
 
     def begin(self, request: Request, run: Run) -> bool:

@@ -497,3 +497,19 @@ async def test_who_waits_hears_when_a_breaker_changes() -> None:
     site.gate.on_free(lambda: heard.append("changed"))
     site.open_breaker("psp")
     assert heard == ["changed"]
+
+
+@in_virtual_time
+async def test_the_wait_for_the_slot_of_a_whole_attempt_is_measured() -> None:
+    site = Site(psp(max_in_flight=1))
+    first, second = (site.request(site.delivery(key)) for key in "ab")
+    assert site.gate.enter(first)
+    assert not site.gate.enter(second)
+    await asyncio.sleep(2)
+    assert not site.gate.enter(second)
+    await asyncio.sleep(1)
+    site.gate.leave(first)
+    assert site.gate.enter(second)
+    labels = {"dependency": "psp"}
+    assert counted(site.metrics, "consumer_slot_wait_seconds_count", **labels) == 2
+    assert counted(site.metrics, "consumer_slot_wait_seconds_sum", **labels) == 3
