@@ -600,3 +600,65 @@ async def test_a_reply_that_reaches_nobody_holds_up_no_ack() -> None:
         await asyncio.sleep(10)
     assert {outcome.why for outcome in site.outcomes} == {AckReason.DIED, DeadReason.KEY_CONFLICT}
     assert site.broker.unacked == {}
+
+
+# --- parks before a deadline -----------------------------------------------------------------
+
+
+async def retry_with(left: timedelta, **options: Any) -> tuple[Site, Delivery]:
+    """A retry that nothing pays for, with so much time left."""
+    site = Site(psp(budget=NOTHING), options=Options(
+        max_age=60 * SECOND, backoff_base=timedelta(0), **options))
+    copy = await fail_once(site)
+    await asyncio.sleep(60 - left.total_seconds())
+    return site, copy
+
+
+@in_virtual_time
+async def test_a_park_ends_in_time_for_a_last_attempt() -> None:
+    site, copy = await retry_with(0.9 * SECOND, min_attempt=0.2 * SECOND)
+    outcome = await site.process_one(copy)
+    assert isinstance(outcome, Delay)
+    assert outcome.why is ParkReason.BUDGET
+    assert timedelta(0) < outcome.delay <= 0.7 * SECOND
+
+
+@in_virtual_time
+async def test_a_retry_that_could_not_come_back_in_time_dies_at_once() -> None:
+    site, copy = await retry_with(0.25 * SECOND, min_attempt=0.2 * SECOND)
+    outcome = await site.process_one(copy)
+    assert isinstance(outcome, Ack)
+    assert (outcome.why, outcome.dead) == (AckReason.DIED, DeadReason.DEADLINE)
+    claim = site.claim()
+    assert claim is not None
+    assert (claim.state, claim.attempts) == (ClaimState.DEAD, 1)
+    assert [failure.outcome for failure in site.database.tables.attempts] == ["failed", "not_run"]
+
+
+@pytest.mark.parametrize("reason", [ParkReason.BREAKER, ParkReason.NO_SLOT])
+@in_virtual_time
+async def test_a_new_message_that_could_not_come_back_in_time_dies_at_once(
+    reason: ParkReason
+) -> None:
+    site = door()
+    await close_door(site, reason)
+    soon = site.clock.now() + timedelta(milliseconds=50)
+    outcome = await site.process_one(
+        site.delivery(**{names.DEADLINE_MS: int(soon.timestamp() * 1000)}))
+    assert why(outcome) == (DeadLetter, DeadReason.DEADLINE)
+    assert (site.claim(), site.handler.runs["a"]) == (None, 0)
+
+
+@in_virtual_time
+async def test_who_has_waited_for_a_slot_as_long_as_it_could_dies_at_once() -> None:
+    site = Site(psp(max_in_flight=1), options=Options(
+        max_age=60 * SECOND, attempt_timeout=90 * SECOND, hold_slots="call", min_attempt=SECOND))
+    assert site.gate.slots.try_take(("psp",))
+
+    async def call(_: Any, context: Context) -> None:
+        async with context.call("psp"):
+            raise AssertionError("there was no slot")
+
+    site.handler.on("a", call)
+    assert why(await site.process_one(site.delivery())) == (DeadLetter, DeadReason.DEADLINE)
+    assert (site.claim(), site.handler.runs["a"]) == (None, 1)
