@@ -56,7 +56,7 @@ class Shipping(Handler[Parcel]):
         await effect(context, str(now))
 
 
-APP = App("shop", handlers=[Ordering, Shipping])
+APP = App("shop", handlers=[Ordering, Shipping], retry_budget=None)
 
 
 @asynccontextmanager
