@@ -29,7 +29,8 @@ test: setup ## run all tests on real services: the newest, then the oldest where
 
 test-oldest: setup ## run the service tests on the machine's own RabbitMQ and Postgres
 	$(BIN)/pytest -m "integration or acceptance" --consumer-services=local \
-		--ignore=tests/integration/test_services.py --ignore=tests/acceptance/test_wheel.py
+		--ignore=tests/integration/test_services.py --ignore=tests/acceptance/test_wheel.py \
+		--ignore=tests/acceptance/test_overload_bench.py
 
 test-unit: setup ## run the tests that need no services
 	$(BIN)/pytest tests/unit tests/property
