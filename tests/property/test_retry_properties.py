@@ -61,7 +61,7 @@ def test_a_later_draw_is_never_the_shorter_wait(
 # --- decide ---------------------------------------------------------------------------------------
 
 failures = st.builds(Failure, st.sampled_from(FailureKind), st.text(max_size=5), st.timedeltas(),
-                     st.sampled_from(DeadReason))
+                     st.booleans(), st.sampled_from(DeadReason))
 policies = st.builds(RetryPolicy, st.integers(1, 20), waits, waits, waits, waits)
 everything = st.builds(RetryPolicy, st.integers(), st.timedeltas(), st.timedeltas(),
                        st.timedeltas(), st.timedeltas())
@@ -96,7 +96,8 @@ def test_a_retry_keeps_every_condition(
         return
     assert failure.kind is FailureKind.TRANSIENT
     assert attempt < policy.max_attempts
-    asked = min(max(failure.retry_after, NOTHING), policy.retry_after_cap, LONGEST_ROUNDED_DELAY)
+    cap = LONGEST_ROUNDED_DELAY if failure.own_wait else policy.retry_after_cap
+    asked = min(max(failure.retry_after, NOTHING), cap, LONGEST_ROUNDED_DELAY)
     assert asked <= decision.delay <= asked + ceiling(
         attempt, policy.backoff_base, policy.backoff_cap)
     if left is not None:
