@@ -15,6 +15,7 @@ from consumer.core.names import check_prefix, check_queue_name, check_queue_name
 from consumer.dependency import Dependency
 from consumer.errors import ConfigurationError, RegistrationError
 from consumer.handler import MAX_GROUP_SIZE, Handler, Registration, registered
+from consumer.message import DIRECT_REPLY_TO
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Queue:
         return self.prefetch or self.concurrency * MAX_GROUP_SIZE * 2
 
 
-DIRECT_REPLIES = "amq.rabbitmq.reply-to*"
+DIRECT_REPLIES = f"{DIRECT_REPLY_TO}*"
 """RabbitMQ's direct reply-to: names the broker makes, which only the requester listens to."""
 
 

@@ -32,6 +32,7 @@ from consumer.store.sql import Schema
 from consumer.store.statements import Statements
 from consumer.store.transactions import PostgresStore
 from consumer.telemetry.metrics import Metrics
+from consumer.worker.background import run_beside
 from consumer.worker.brakes import Brakes
 from consumer.worker.clock import SystemClock
 from consumer.worker.executor import Executor
@@ -192,15 +193,8 @@ async def _outbox(
     sender = RowSender(app.prefix, publisher, outbox, clock)
     dispatcher = Dispatcher(sender)
     relay = Relay(outbox, sender, settings.relay_interval.total_seconds())
-    for loop in (dispatcher.run(), relay.run()):
-        task = asyncio.create_task(loop)
-        stack.push_async_callback(_ended, task)
+    run_beside(stack, dispatcher.run(), relay.run())
     return dispatcher
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _consumer(stack: AsyncExitStack, parts: _Parts, queue: Queue,

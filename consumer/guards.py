@@ -1,6 +1,5 @@
 """Puts together what stands between a process's handlers and their dependencies."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from consumer.dependency import Dependency
 from consumer.ports import BudgetStore, Clock, SlotStore
 from consumer.settings import Settings
 from consumer.telemetry.metrics import Metrics
+from consumer.worker.background import run_beside
 from consumer.worker.budgets import Budgets
 from consumer.worker.gate import Gate
 from consumer.worker.shares import Shares
@@ -63,13 +63,7 @@ async def watch(stack: AsyncExitStack, watching: Guards) -> None:
     await watching.shares.renew()
     stack.push_async_callback(watching.shares.leave)
     stack.push_async_callback(watching.budgets.exchange)
-    for loop in (watching.budgets.run(), watching.shares.run()):
-        stack.push_async_callback(_ended, asyncio.create_task(loop))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    run_beside(stack, watching.budgets.run(), watching.shares.run())
 
 
 def dependencies(app: App) -> list[Dependency]:

@@ -29,6 +29,9 @@ DEAD_QUEUE = "consumer-dead-queue"
 DEAD_HANDLER = "consumer-dead-handler"
 DEAD_AT_MS = "consumer-dead-at-ms"
 
+DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
+"""What a requester that wants direct replies names; the broker puts a dot and a token behind it."""
+
 _OURS = "consumer-"
 _BROKERS = (
     "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count",

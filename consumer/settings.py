@@ -24,6 +24,18 @@ Seconds = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))
 PositiveSeconds = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
 
 
+_SHORTEST_LEASE = timedelta(seconds=15)
+
+
+def lease(heartbeat: timedelta) -> timedelta:
+    """A worker whose last heartbeat is older than this does not count as alive.
+
+    Args:
+        heartbeat: Time between heartbeats.
+    """
+    return max(_SHORTEST_LEASE, heartbeat * 3)
+
+
 class Settings(BaseSettings):
     """Where the services are, and how a worker process behaves."""
 

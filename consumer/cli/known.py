@@ -1,20 +1,16 @@
 """Which work queues there are, where no app is given that says so."""
 
-from datetime import timedelta
-
 from consumer.core.topology import dead_queue, replay_queue
-from consumer.settings import Settings
+from consumer.settings import Settings, lease
 from consumer.store import topology, workers
 from consumer.store.sql import Driver, Schema
 from consumer.store.topology import RecordedObject
-
-_SHORTEST_LEASE = timedelta(seconds=15)
 
 
 async def known_queues(driver: Driver, schema: Schema, settings: Settings) -> list[str]:
     """The work queues on record and those that live workers consume, by name."""
     recorded = work_queues(await topology.read(driver, schema))
-    alive = await workers.live(driver, schema, within=lease(settings))
+    alive = await workers.live(driver, schema, within=lease(settings.heartbeat))
     consumed = {name for worker in alive for name in worker.info.queues}
     return sorted({*recorded, *consumed})
 
@@ -23,8 +19,3 @@ def work_queues(recorded: list[RecordedObject]) -> list[str]:
     """The work queues of a record: those that have a replay lane and dead letters."""
     names = {r.declared.name for r in recorded if r.declared.kind == "queue"}
     return [name for name in sorted(names) if {replay_queue(name), dead_queue(name)} <= names]
-
-
-def lease(settings: Settings) -> timedelta:
-    """A worker whose last heartbeat is older than this does not count as alive."""
-    return max(_SHORTEST_LEASE, settings.heartbeat * 3)

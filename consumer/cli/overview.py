@@ -8,10 +8,10 @@ from consumer.app import App
 from consumer.broker.depths import Depth, depths
 from consumer.cli.access import at_first_broker, database
 from consumer.cli.dependency_state import DependencyState, dependency_states
-from consumer.cli.known import lease, work_queues
+from consumer.cli.known import work_queues
 from consumer.cli.resting import Resting, resting
 from consumer.core.topology import dead_queue, replay_queue, unroutable
-from consumer.settings import Settings
+from consumer.settings import Settings, lease
 from consumer.store import backlog, topology, workers
 from consumer.store.backlog import RowStatus, Waiting
 from consumer.store.dependency_view import BudgetLevel, budget_levels
@@ -110,7 +110,7 @@ def _overview(stored: _Stored, found: Mapping[str, Depth | None], app: App | Non
 async def _read(driver: Driver, schema: Schema, settings: Settings) -> _Stored:
     return _Stored(
         await topology.read(driver, schema),
-        await workers.live(driver, schema, within=lease(settings)),
+        await workers.live(driver, schema, within=lease(settings.heartbeat)),
         {pause.queue: pause for pause in await workers.pauses(driver, schema)},
         await backlog.waiting(driver, schema),
         await budget_levels(driver, schema))

@@ -6,6 +6,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from consumer.core.backoff import LONGEST_PARK
 from consumer.core.durations import in_words
 from consumer.core.findings import (
     Code,
@@ -16,9 +17,6 @@ from consumer.core.findings import (
     Surroundings,
 )
 from consumer.core.inventory import TIMES, AuditedHandler, AuditedQueue, Path
-
-LONGEST_PARK = timedelta(minutes=5)
-"""Longest time a message waits when it is parked once."""
 
 
 def audit(queues: Sequence[AuditedQueue], around: Surroundings, *, limit: int) -> list[Finding]:

@@ -9,6 +9,8 @@ documented range counts as the nearest value inside.
 
 from datetime import timedelta
 
+LONGEST_PARK = timedelta(minutes=5)
+"""Longest time a message waits when it is parked once, for want of budget."""
 _MAX_EXPONENT = 62  # base is at least a microsecond: 2**62 of them is beyond any cap
 
 

@@ -25,7 +25,6 @@ MAX_HEADER_FRAME_BYTES = 131_072 - 1280
 """The most a message may have that we send or run: its copies carry up to 1,243 bytes of ours."""
 MAX_DIAGNOSTIC_BYTES = 16 * 1024
 _CUT = " […cut]"
-_DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def _properties(message: Message, headers: Headers, message_id: str, type_: str 
     sent = message.properties
     # The broker replaces this name when a requester publishes, and closes the channel of anybody
     # else who publishes it (https://www.rabbitmq.com/docs/direct-reply-to).
-    reply_to = None if sent.reply_to == _DIRECT_REPLY_TO else sent.reply_to
+    reply_to = None if sent.reply_to == names.DIRECT_REPLY_TO else sent.reply_to
     return Properties(
         content_type=sent.content_type, content_encoding=sent.content_encoding, headers=headers,
         delivery_mode=PERSISTENT, correlation_id=sent.correlation_id, reply_to=reply_to,

@@ -13,6 +13,7 @@ from consumer.app import App
 from consumer.claim import Claim, ClaimRequest, Fingerprint
 from consumer.command import Command
 from consumer.core import copies, replies
+from consumer.core.backoff import LONGEST_PARK
 from consumer.core.deadline import deadline_of, first_seen
 from consumer.core.decode import Malformed, decode
 from consumer.core.fingerprint import fingerprint, matches
@@ -28,7 +29,6 @@ log = structlog.get_logger("consumer.worker")
 
 _PARK_FIRST = timedelta(seconds=1)
 _PARK_LONGEST = timedelta(seconds=60)
-_PARK_LONGEST_WITHOUT_BUDGET = timedelta(minutes=5)
 _SHARE_OF_ROOM = 0.8
 
 
@@ -133,7 +133,7 @@ class RequestReader:
         """Postpone a request, longer each time; but not beyond the last hour an attempt can begin,
         where there is one.
         """
-        longest = _PARK_LONGEST_WITHOUT_BUDGET if why is ParkReason.BUDGET else _PARK_LONGEST
+        longest = LONGEST_PARK if why is ParkReason.BUDGET else _PARK_LONGEST
         room = self._room(request)
         if room is not None and room > timedelta(0):
             longest = min(longest, room)

@@ -11,13 +11,12 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_not_result, stop_never
 from tenacity.wait import wait_random_exponential
 
-from consumer.message import Outgoing, SentRow
+from consumer.message import DIRECT_REPLY_TO, Outgoing, SentRow
 from consumer.outcome import Ack, DeadLetter, Delay, Outcome, Requeue
 from consumer.ports import Publisher, Receipt, Settlement
 
 log = structlog.get_logger("consumer.worker")
 
-_DIRECT_REPLY_TO = "amq.rabbitmq.reply-to."
 
 
 class Settler:
@@ -63,7 +62,7 @@ class Settler:
         # RabbitMQ 3 returns every direct reply, those it delivers among them
         # (https://www.rabbitmq.com/docs/3.13/direct-reply-to, "Caveats and Limitations").
         told = published.receipt is not Receipt.UNROUTABLE \
-            or not reply.routing_key.startswith(_DIRECT_REPLY_TO)
+            or not reply.routing_key.startswith(f"{DIRECT_REPLY_TO}.")
         if published.receipt is not Receipt.CONFIRMED and told:
             log.info("reply_not_delivered", receipt=published.receipt, detail=published.detail)
 

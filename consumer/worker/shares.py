@@ -11,12 +11,12 @@ from consumer.core.slots import SlotWish
 from consumer.dependency import Dependency
 from consumer.errors import SerializationConflict, StoreUnavailable
 from consumer.ports import SlotStore
+from consumer.settings import lease
 from consumer.worker.describe import describe
 from consumer.worker.slots import SlotRoom
 
 log = structlog.get_logger("consumer.worker")
 
-_SHORTEST_LEASE = timedelta(seconds=15)
 _SELDOMEST_S = 2.0
 
 
@@ -38,7 +38,7 @@ class Shares:
         self._store, self._room, self._worker, self._now = store, room, worker, now
         self._limits = {d.name: d.max_in_flight_fleet for d in dependencies
                         if d.max_in_flight_fleet is not None}
-        self._alive = max(_SHORTEST_LEASE, heartbeat * 3)
+        self._alive = lease(heartbeat)
         self._every_s = min(_SELDOMEST_S, heartbeat.total_seconds())
 
     async def run(self) -> None:
