@@ -513,3 +513,11 @@ async def test_the_wait_for_the_slot_of_a_whole_attempt_is_measured() -> None:
     labels = {"dependency": "psp"}
     assert counted(site.metrics, "consumer_slot_wait_seconds_count", **labels) == 2
     assert counted(site.metrics, "consumer_slot_wait_seconds_sum", **labels) == 3
+
+
+@in_virtual_time
+async def test_a_parked_copy_asks_for_a_grant_though_it_has_no_ticket() -> None:
+    """It may take the place of a retry that stayed away, which nothing else would ever pay for."""
+    site = Site(psp())
+    assert not site.gate.has_toll(site.request(site.delivery()))
+    assert site.gate.has_toll(site.request(site.delivery(**{names.PARKS: 1})))
